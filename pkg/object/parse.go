@@ -1,0 +1,429 @@
+package object
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// FieldError says which field of a document is wrong, and how.
+type FieldError struct {
+	// Path from the root of the document, such as "metadata.labels[app]"; empty
+	// for the root itself.
+	Path string
+	// Problem completes the sentence "<path> ...", such as "must be a string".
+	Problem string
+}
+
+func (e *FieldError) Error() string {
+	if e.Path == "" {
+		return e.Problem
+	}
+	return e.Path + " " + e.Problem
+}
+
+// Under is the same error in a document that has this one at path.
+func (e *FieldError) Under(path string) *FieldError {
+	return &FieldError{Path: joinPath(path, e.Path), Problem: e.Problem}
+}
+
+func joinPath(parent, child string) string {
+	if parent == "" || child == "" || strings.HasPrefix(child, "[") {
+		return parent + child
+	}
+	return parent + "." + child
+}
+
+// span is a part of a body. Bodies are below 4 GiB: request limits see to it.
+type span struct{ start, end uint32 }
+
+func (s span) empty() bool           { return s.end == s.start }
+func (s span) of(body string) string { return body[s.start:s.end] }
+func (s span) shifted(cut span) span {
+	if s.start >= cut.end {
+		by := cut.end - cut.start
+		return span{s.start - by, s.end - by}
+	}
+	return s
+}
+
+// FromJSON makes an Object of one JSON document, as the API server or a hook
+// sends it: apiVersion, kind and metadata.name must be there. The data is copied
+// and not kept. metadata.managedFields is left out. The error is a *FieldError
+// where a field is wrong.
+func FromJSON(data []byte) (*Object, error) {
+	return parse(data, true)
+}
+
+// parse reads metadata and checks the syntax of everything else. Where a key
+// occurs twice, the last one counts, as for encoding/json.
+func parse(data []byte, strip bool) (*Object, error) {
+	p := parser{data: data, in: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))}
+	if err := p.document(); err != nil {
+		var field *FieldError
+		if errors.As(err, &field) {
+			return nil, field
+		}
+		return nil, fmt.Errorf("cannot read an object: %w", err)
+	}
+	return p.object(strip)
+}
+
+type parser struct {
+	data []byte
+	in   *jsontext.Decoder
+	// nameStart is where the name of the member being read starts.
+	nameStart uint32
+
+	apiVersion, kind                                span
+	namespace, name, uid, resourceVersion, deletion span
+	generation, annotations, owners                 span
+	labels                                          []span // key, value, key, value
+	finalizers                                      []span
+	managed                                         span // with the comma that belongs to it
+}
+
+func (p *parser) document() error {
+	err := p.members("", func(name string) error {
+		switch name {
+		case "apiVersion":
+			return p.text(name, &p.apiVersion)
+		case "kind":
+			return p.text(name, &p.kind)
+		case "metadata":
+			return p.metadata()
+		default:
+			return p.in.SkipValue()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := p.in.ReadToken(); !errors.Is(err, io.EOF) {
+		if err != nil {
+			return err
+		}
+		return &FieldError{Problem: "must be one object, and something follows it"}
+	}
+	return nil
+}
+
+func (p *parser) metadata() error {
+	if p.in.PeekKind() == 'n' {
+		return p.in.SkipValue()
+	}
+	first := true
+	before := uint32(0) // where the member before ended
+	return p.members("metadata", func(name string) error {
+		wasFirst, end := first, before
+		first = false
+		start := p.nameStart
+		err := p.metadataField(name)
+		before = uint32(p.in.InputOffset())
+		if name == "managedFields" && err == nil {
+			p.managed = p.memberSpan(wasFirst, start, end, before)
+		}
+		return err
+	})
+}
+
+// memberSpan is what to cut in order to lose a member: from the end of the one
+// before it, or, for the first one, up to the start of the one after it.
+func (p *parser) memberSpan(first bool, start, before, end uint32) span {
+	if !first {
+		return span{before, end}
+	}
+	rest := p.data[end:]
+	trimmed := bytes.TrimLeft(rest, " \t\r\n")
+	if len(trimmed) > 0 && trimmed[0] == ',' {
+		end += uint32(len(rest) - len(trimmed) + 1)
+	}
+	return span{start, end}
+}
+
+func (p *parser) metadataField(name string) error {
+	const at = "metadata."
+	switch name {
+	case "namespace":
+		return p.text(at+name, &p.namespace)
+	case "name":
+		return p.text(at+name, &p.name)
+	case "uid":
+		return p.text(at+name, &p.uid)
+	case "resourceVersion":
+		return p.text(at+name, &p.resourceVersion)
+	case "deletionTimestamp":
+		return p.text(at+name, &p.deletion)
+	case "generation":
+		if kind := p.in.PeekKind(); kind != '0' && kind != 'n' {
+			return p.wrong(at+name, "must be a number")
+		}
+		return p.value(&p.generation)
+	case "labels":
+		p.labels = p.labels[:0]
+		return p.textMap(at+name, func(key, value span) { p.labels = append(p.labels, key, value) })
+	case "annotations":
+		start := p.in.InputOffset()
+		if err := p.textMap(at+name, func(_, _ span) {}); err != nil {
+			return err
+		}
+		p.annotations = p.trimmed(start)
+		return nil
+	case "finalizers":
+		p.finalizers = p.finalizers[:0]
+		return p.elements(at+name, func(path string) error {
+			var one span
+			if err := p.text(path, &one); err != nil {
+				return err
+			}
+			p.finalizers = append(p.finalizers, one)
+			return nil
+		})
+	case "ownerReferences":
+		if kind := p.in.PeekKind(); kind != '[' && kind != 'n' {
+			return p.wrong(at+name, "must be a list")
+		}
+		return p.value(&p.owners)
+	default:
+		return p.in.SkipValue()
+	}
+}
+
+// members walks an object; each must read the member's value.
+func (p *parser) members(path string, each func(name string) error) error {
+	if p.in.PeekKind() != '{' {
+		return p.wrong(path, "must be an object")
+	}
+	if _, err := p.in.ReadToken(); err != nil {
+		return err
+	}
+	for p.in.PeekKind() != '}' {
+		raw, err := p.in.ReadValue()
+		if err != nil {
+			return err
+		}
+		p.nameStart = uint32(p.in.InputOffset()) - uint32(len(raw))
+		if err := each(unquote(string(raw))); err != nil {
+			return err
+		}
+	}
+	_, err := p.in.ReadToken()
+	return err
+}
+
+func (p *parser) elements(path string, each func(path string) error) error {
+	switch p.in.PeekKind() {
+	case 'n':
+		return p.in.SkipValue()
+	case '[':
+	default:
+		return p.wrong(path, "must be a list")
+	}
+	if _, err := p.in.ReadToken(); err != nil {
+		return err
+	}
+	for i := 0; p.in.PeekKind() != ']'; i++ {
+		if err := each(path + "[" + strconv.Itoa(i) + "]"); err != nil {
+			return err
+		}
+	}
+	_, err := p.in.ReadToken()
+	return err
+}
+
+// textMap walks an object whose values are all strings. null is an empty one.
+func (p *parser) textMap(path string, each func(key, value span)) error {
+	if p.in.PeekKind() == 'n' {
+		return p.in.SkipValue()
+	}
+	if p.in.PeekKind() != '{' {
+		return p.wrong(path, "must be an object")
+	}
+	if _, err := p.in.ReadToken(); err != nil {
+		return err
+	}
+	for p.in.PeekKind() != '}' {
+		var key, value span
+		if err := p.value(&key); err != nil {
+			return err
+		}
+		if p.in.PeekKind() != '"' {
+			return p.wrong(path+"["+unquote(string(p.data[key.start:key.end]))+"]", "must be a string")
+		}
+		if err := p.value(&value); err != nil {
+			return err
+		}
+		each(key, value)
+	}
+	_, err := p.in.ReadToken()
+	return err
+}
+
+// text reads a string; null is an empty one.
+func (p *parser) text(path string, to *span) error {
+	switch p.in.PeekKind() {
+	case 'n':
+		*to = span{}
+		return p.in.SkipValue()
+	case '"':
+		return p.value(to)
+	default:
+		return p.wrong(path, "must be a string")
+	}
+}
+
+func (p *parser) value(to *span) error {
+	value, err := p.in.ReadValue()
+	if err != nil {
+		return err
+	}
+	end := uint32(p.in.InputOffset())
+	*to = span{end - uint32(len(value)), end}
+	return nil
+}
+
+// trimmed is the value that was read from start on, without what separates it
+// from the name before it.
+func (p *parser) trimmed(start int64) span {
+	end := p.in.InputOffset()
+	for start < end && strings.IndexByte(": \t\r\n", p.data[start]) >= 0 {
+		start++
+	}
+	if p.data[start] != '{' {
+		return span{}
+	}
+	return span{uint32(start), uint32(end)}
+}
+
+// wrong is a FieldError, unless there is no value at all at this place.
+func (p *parser) wrong(path, problem string) error {
+	if p.in.PeekKind() == jsontext.KindInvalid {
+		_, err := p.in.ReadToken()
+		if errors.Is(err, io.EOF) {
+			return io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	return &FieldError{Path: path, Problem: problem}
+}
+
+// object makes the Object of what was found.
+func (p *parser) object(strip bool) (*Object, error) {
+	cut := p.managed
+	if !strip {
+		cut = span{}
+	}
+	body := string(p.data)
+	if !cut.empty() {
+		var b strings.Builder
+		b.Grow(len(p.data) - int(cut.end-cut.start))
+		b.Write(p.data[:cut.start])
+		b.Write(p.data[cut.end:])
+		body = b.String()
+	}
+	text := func(s span) string {
+		if s.empty() {
+			return ""
+		}
+		return unquote(s.shifted(cut).of(body))
+	}
+
+	o := &Object{
+		apiVersion:      intern(text(p.apiVersion)),
+		kind:            intern(text(p.kind)),
+		namespace:       intern(text(p.namespace)),
+		name:            text(p.name),
+		uid:             text(p.uid),
+		resourceVersion: text(p.resourceVersion),
+		deletion:        text(p.deletion),
+		annotations:     p.annotations.shifted(cut),
+		body:            body,
+	}
+	switch {
+	case o.apiVersion == "":
+		return nil, &FieldError{Path: "apiVersion", Problem: "is missing"}
+	case strings.Count(o.apiVersion, "/") > 1:
+		return nil, &FieldError{Path: "apiVersion", Problem: "must be group/version"}
+	case o.kind == "":
+		return nil, &FieldError{Path: "kind", Problem: "is missing"}
+	case o.name == "":
+		return nil, &FieldError{Path: "metadata.name", Problem: "is missing"}
+	}
+	if len(p.labels) > 0 {
+		o.labels = make(map[string]string, len(p.labels)/2)
+		for i := 0; i < len(p.labels); i += 2 {
+			o.labels[intern(text(p.labels[i]))] = text(p.labels[i+1])
+		}
+	}
+	for _, one := range p.finalizers {
+		o.finalizers = append(o.finalizers, text(one))
+	}
+	if !p.generation.empty() {
+		// A generation that is no int64 is one that nothing can be compared with.
+		o.generation, _ = strconv.ParseInt(p.generation.shifted(cut).of(body), 10, 64)
+	}
+	if !p.owners.empty() {
+		owners, err := ownerReferences([]byte(p.owners.shifted(cut).of(body)))
+		if err != nil {
+			return nil, &FieldError{Path: "metadata.ownerReferences", Problem: "must be a list of owner references: " + err.Error()}
+		}
+		o.owners = owners
+	}
+	return o, nil
+}
+
+func ownerReferences(raw []byte) ([]metav1.OwnerReference, error) {
+	var owners []metav1.OwnerReference
+	if err := json.Unmarshal(raw, &owners, jsontext.AllowDuplicateNames(true)); err != nil {
+		return nil, err
+	}
+	for i := range owners {
+		owners[i].APIVersion = intern(owners[i].APIVersion)
+		owners[i].Kind = intern(owners[i].Kind)
+	}
+	return owners, nil
+}
+
+// unquote is the text of a JSON string that the parser has checked.
+func unquote(quoted string) string {
+	if inner := quoted[1 : len(quoted)-1]; strings.IndexByte(inner, '\\') < 0 {
+		return inner
+	}
+	out, _ := jsontext.AppendUnquote(nil, quoted)
+	return string(out)
+}
+
+// member is the text under a key of a JSON object of strings that the parser has
+// checked.
+func member(raw, key string) (string, bool) {
+	in := jsontext.NewDecoder(bytes.NewBufferString(raw), jsontext.AllowDuplicateNames(true))
+	if _, err := in.ReadToken(); err != nil {
+		return "", false
+	}
+	found, value := false, ""
+	for in.PeekKind() == '"' {
+		name, err := in.ReadToken()
+		if err != nil {
+			return "", false
+		}
+		if name.String() != key {
+			if in.SkipValue() != nil {
+				return "", false
+			}
+			continue
+		}
+		token, err := in.ReadToken()
+		if err != nil {
+			return "", false
+		}
+		found, value = true, token.String()
+	}
+	return value, found
+}
