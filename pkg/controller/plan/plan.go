@@ -97,6 +97,9 @@ const (
 	Missing
 	// Differs: a child is not as desired. Update, or Delete to recreate it.
 	Differs
+	// Memory: a child is as desired, and only the annotation that remembers what
+	// was applied is out of date. Update.
+	Memory
 	// Undesired: a child exists that the hook does not want. Delete.
 	Undesired
 	// Foreign: an object of that name exists and is not the parent's. Skip.
@@ -111,8 +114,6 @@ const (
 	NoNamespace
 	// Duplicate: the answer has the same child twice; the first one counts. Skip.
 	Duplicate
-	// Unmergeable: what was observed and what is desired cannot be compared. Skip.
-	Unmergeable
 )
 
 // String is the word for an event or a log line.
@@ -122,6 +123,8 @@ func (r Reason) String() string {
 		return "Missing"
 	case Differs:
 		return "Differs"
+	case Memory:
+		return "Memory"
 	case Undesired:
 		return "Undesired"
 	case Foreign:
@@ -134,8 +137,6 @@ func (r Reason) String() string {
 		return "NoNamespace"
 	case Duplicate:
 		return "Duplicate"
-	case Unmergeable:
-		return "Unmergeable"
 	default:
 		return "Unknown"
 	}
@@ -158,6 +159,8 @@ type Step struct {
 	Observed *object.Object
 	// Message tells a user what is wrong, where, and what to do, for Skip.
 	Message string
+	// Desired is Mark.Desired of the child, for Create and Update.
+	Desired [32]byte
 }
 
 // Plan is what to do, in order: deletes before creates and updates, kinds by
@@ -199,6 +202,7 @@ type Settled map[object.Key]Mark
 type Mark struct {
 	UID             types.UID
 	ResourceVersion string
-	// Desired is the SHA-256 of the desired state as the hook wrote it.
+	// Desired is the SHA-256 of the desired state as the hook wrote it, with what
+	// was put on it.
 	Desired [32]byte
 }

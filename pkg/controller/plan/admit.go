@@ -1,0 +1,186 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/object"
+)
+
+// desired is a child that the parent may have.
+type desired struct {
+	path string
+	key  object.Key
+	// kind is the declared kind, in the version that the hook wrote.
+	kind   object.Kind
+	object *object.Object
+	hash   [32]byte
+
+	labels, annotations map[string]string
+}
+
+// admit sorts out the children that the parent may have, by kind, in the hook's
+// order. The others become Skip steps.
+func (m *maker) admit() (map[schema.GroupKind][]desired, error) {
+	seen := map[object.Key]string{}
+	out := map[schema.GroupKind][]desired{}
+	extra, err := object.Encode([]any{m.in.Parent.Namespace(), texts(m.in.Labels), texts(m.in.Annotations)})
+	if err != nil {
+		return nil, fmt.Errorf("cannot plan the children of %s %q: %w", m.in.Parent.Kind(), m.in.Parent.Key().Path(), err)
+	}
+	for _, child := range m.in.Desired {
+		kind, declared := m.methods[child.Object.GroupVersionKind().GroupKind()]
+		if !declared {
+			m.skip(child, object.Kind{GroupVersionKind: child.Object.GroupVersionKind()}, child.Object.Key(), Undeclared,
+				"its kind is not among the controller's declared child kinds: add it there")
+			continue
+		}
+		namespace, reason, message := m.place(kind.Kind, child.Object)
+		key := kind.Key(namespace, child.Object.Name())
+		if reason != UnknownReason {
+			m.skip(child, kind.Kind, key, reason, message)
+			continue
+		}
+		if m.in.Selector != nil && !m.in.Selector.Matches(labelsOf(child.Object, m.in.Labels)) {
+			return nil, &object.FieldError{
+				Path: child.Path + ".metadata.labels",
+				Problem: fmt.Sprintf("of %s %q do not match the selector %q of the parent",
+					key.Kind, key.Path(), m.in.Selector.String()),
+			}
+		}
+		if first, twice := seen[key]; twice {
+			m.skip(child, kind.Kind, key, Duplicate, "it is the same child as "+first+", which counts")
+			continue
+		}
+		seen[key] = child.Path
+		written := kind.Kind
+		written.Version = child.Object.GroupVersionKind().Version
+		out[kind.GroupKind()] = append(out[kind.GroupKind()], desired{
+			path: child.Path, key: key, kind: written, object: child.Object, hash: hash(child.Object, extra),
+			labels: m.in.Labels, annotations: m.in.Annotations,
+		})
+	}
+	return out, nil
+}
+
+// place is the namespace of a child, or why there is none for it.
+func (m *maker) place(kind object.Kind, child *object.Object) (namespace string, reason Reason, message string) {
+	parent, own := m.in.Parent.Namespace(), child.Namespace()
+	switch {
+	case !kind.Namespaced && parent != "":
+		return "", OutsideNamespace, fmt.Sprintf(
+			"it is cluster-scoped, and the parent is in namespace %q: only a cluster-scoped parent can own it", parent)
+	case !kind.Namespaced:
+		return "", UnknownReason, ""
+	case parent != "" && own != "" && own != parent:
+		return own, OutsideNamespace, fmt.Sprintf(
+			"it is in namespace %q, and the parent in %q: only a cluster-scoped parent can own it", own, parent)
+	case own != "":
+		return own, UnknownReason, ""
+	case parent == "":
+		return "", NoNamespace, "the parent is cluster-scoped, so it must say its metadata.namespace"
+	default:
+		return parent, UnknownReason, ""
+	}
+}
+
+func (m *maker) skip(child hook.Child, kind object.Kind, key object.Key, reason Reason, why string) {
+	m.skips = append(m.skips, Step{
+		Action: Skip, Reason: reason, Kind: kind, Key: key,
+		Message: fmt.Sprintf("%s: %s %q is not made: %s", child.Path, kind.GroupVersionKind.Kind, key.Path(), why),
+	})
+}
+
+func (m *maker) foreignMessage(child desired, foreign *object.Object) string {
+	whose := "has no controller"
+	if ref := object.ControllerOf(foreign); ref != nil {
+		whose = fmt.Sprintf("is controlled by %s %q", ref.Kind, ref.Name)
+		if ref.UID == m.in.Parent.UID() {
+			whose = "was made for this parent by another controller"
+		}
+	}
+	return fmt.Sprintf("%s: %s %q exists and %s; it is left alone: choose another name, or delete it",
+		child.path, child.key.Kind, child.key.Path(), whose)
+}
+
+// hash is Mark.Desired: what the hook wrote, and what is put on it.
+func hash(o *object.Object, extra []byte) [32]byte {
+	buffer := make([]byte, 0, len(o.Body())+1+len(extra))
+	buffer = o.AppendJSON(buffer)
+	buffer = append(buffer, 0)
+	buffer = append(buffer, extra...)
+	return sha256.Sum256(buffer)
+}
+
+// labelsOf are the labels that a child will have.
+func labelsOf(o *object.Object, extra map[string]string) labels.Set {
+	if len(extra) == 0 {
+		return o.Labels()
+	}
+	out := make(labels.Set, len(o.Labels())+len(extra))
+	maps.Copy(out, o.Labels())
+	maps.Copy(out, extra)
+	return out
+}
+
+// content is the whole desired object, with what is put on it.
+func (d desired) content() map[string]any {
+	content := d.object.Content()
+	// An Object has a name, hence metadata.
+	metadata := content["metadata"].(map[string]any)
+	if d.key.Namespace == "" {
+		delete(metadata, "namespace")
+	} else {
+		metadata["namespace"] = d.key.Namespace
+	}
+	put(metadata, "labels", d.labels)
+	put(metadata, "annotations", d.annotations)
+	return content
+}
+
+func put(metadata map[string]any, field string, extra map[string]string) {
+	if len(extra) == 0 {
+		return
+	}
+	fields, ok := metadata[field].(map[string]any)
+	if !ok {
+		fields = make(map[string]any, len(extra))
+		metadata[field] = fields
+	}
+	for key, value := range extra {
+		fields[key] = value
+	}
+}
+
+func texts(from map[string]string) map[string]any {
+	out := make(map[string]any, len(from))
+	for key, value := range from {
+		out[key] = value
+	}
+	return out
+}
+
+// own makes parent the controller of a new child. Owners that the hook named
+// stay, but for the parent itself and for other controllers: there is only one.
+func own(content map[string]any, parent object.Reference) {
+	metadata := content["metadata"].(map[string]any)
+	refs, _ := metadata["ownerReferences"].([]any)
+	refs = slices.DeleteFunc(slices.Clone(refs), func(ref any) bool {
+		fields, ok := ref.(map[string]any)
+		return !ok || fields["uid"] == string(parent.UID) || fields["controller"] == true
+	})
+	metadata["ownerReferences"] = append(refs, map[string]any{
+		"apiVersion":         parent.APIVersion,
+		"kind":               parent.Kind,
+		"name":               parent.Name,
+		"uid":                string(parent.UID),
+		"controller":         true,
+		"blockOwnerDeletion": true,
+	})
+}
