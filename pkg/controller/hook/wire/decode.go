@@ -188,7 +188,7 @@ func walk(data []byte, field func(name string, raw jsontext.Value) error) error 
 		_, err := in.ReadToken()
 		return err
 	default:
-		return &object.FieldError{Problem: "the answer must be an object, not " + kind.String()}
+		return &object.FieldError{Problem: "the answer must be an object, not " + kindName(kind)}
 	}
 	if field == nil {
 		// Check the syntax of all of it.
@@ -311,6 +311,22 @@ func pathOf(pointer jsontext.Pointer) string {
 	return b.String()
 }
 
+// kindName is what a user calls a JSON value.
+func kindName(kind jsontext.Kind) string {
+	switch kind {
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	default:
+		return kind.String() // null, true, false
+	}
+}
+
 // tooDeep says whether lists and objects are nested deeper than limit.
 func tooDeep(data []byte, limit int) bool {
 	depth, quoted := 0, false
@@ -338,7 +354,7 @@ func elements(path string, raw jsontext.Value, each func(path string, raw jsonte
 		return nil
 	}
 	if raw.Kind() != '[' {
-		return &object.FieldError{Path: path, Problem: "must be a list, not " + raw.Kind().String()}
+		return &object.FieldError{Path: path, Problem: "must be a list, not " + kindName(raw.Kind())}
 	}
 	in := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	if _, err := in.ReadToken(); err != nil {
@@ -351,7 +367,7 @@ func elements(path string, raw jsontext.Value, each func(path string, raw jsonte
 		}
 		at := path + "[" + strconv.Itoa(i) + "]"
 		if element.Kind() != '{' {
-			return &object.FieldError{Path: at, Problem: "must be an object, not " + element.Kind().String()}
+			return &object.FieldError{Path: at, Problem: "must be an object, not " + kindName(element.Kind())}
 		}
 		if err := each(at, element); err != nil {
 			return err
@@ -387,7 +403,7 @@ func decodeStatus(raw jsontext.Value) (hook.Status, error) {
 	case '{':
 		return hook.Status{Presence: hook.Given, JSON: bytes.Clone(raw)}, nil
 	default:
-		return hook.Status{}, &object.FieldError{Path: fieldStatus, Problem: "must be an object, not " + raw.Kind().String()}
+		return hook.Status{}, &object.FieldError{Path: fieldStatus, Problem: "must be an object, not " + kindName(raw.Kind())}
 	}
 }
 
@@ -397,7 +413,7 @@ func decodeResync(raw jsontext.Value) (time.Duration, error) {
 		return 0, nil
 	}
 	if raw.Kind() != '0' {
-		return 0, &object.FieldError{Path: fieldResync, Problem: "must be a number of seconds, not " + raw.Kind().String()}
+		return 0, &object.FieldError{Path: fieldResync, Problem: "must be a number of seconds, not " + kindName(raw.Kind())}
 	}
 	// A number beyond float64 comes back as an infinity, which is what it is here.
 	seconds, _ := strconv.ParseFloat(string(raw), 64)
@@ -418,7 +434,7 @@ func decodeBool(name string, raw jsontext.Value) (bool, error) {
 	case 't':
 		return true, nil
 	default:
-		return false, &object.FieldError{Path: name, Problem: "must be true or false, not " + raw.Kind().String()}
+		return false, &object.FieldError{Path: name, Problem: "must be true or false, not " + kindName(raw.Kind())}
 	}
 }
 
@@ -428,7 +444,7 @@ func decodeChanges(name string, raw jsontext.Value) (map[string]*string, error) 
 		return nil, nil
 	}
 	if raw.Kind() != '{' {
-		return nil, &object.FieldError{Path: name, Problem: "must be an object, not " + raw.Kind().String()}
+		return nil, &object.FieldError{Path: name, Problem: "must be an object, not " + kindName(raw.Kind())}
 	}
 	value, err := object.Decode(raw)
 	if err != nil {
