@@ -162,14 +162,11 @@ func (c *Cache) Seen(resourceVersion string) bool {
 	return err != nil || order >= 0
 }
 
-// Handler is told of each change after the copy has it. Before is nil for a new
-// object, after is nil for one that is gone; the last known state of that one is
-// in before. Initial is true for what the first list, or the one after a handler
-// was added, brought.
-type Handler func(before, after *object.Object, initial bool)
-
-// Handle adds a handler. It is called from one goroutine and must not block.
-func (c *Cache) Handle(handler Handler) error {
+// Handle adds a handler, which is told of each change after the copy has it.
+// Before is nil for a new object, after is nil for one that is gone; the last
+// known state of that one is in before. Initial is true for what was there when
+// the handler was added. It is called from one goroutine and must not block.
+func (c *Cache) Handle(handler func(before, after *object.Object, initial bool)) error {
 	registration, err := c.informer.shared.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(added any, initial bool) { handler(nil, stateOf(added), initial) },
 		UpdateFunc: func(before, after any) {

@@ -80,6 +80,9 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("answered with status 429 (Too Many Requests), to be called again in %s", e.After)
 }
 
+// RetryAfter is After.
+func (e *BusyError) RetryAfter() time.Duration { return e.After }
+
 // maxRetryAfter keeps a wrong date in a header from putting a parent to sleep
 // for ever.
 const maxRetryAfter = 24 * time.Hour

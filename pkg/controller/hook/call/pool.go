@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 )
 
 // Identity says whose hook is called; its fields are the constant labels of the
@@ -63,8 +65,13 @@ const (
 	responseHeaderMax = 64 << 10
 )
 
-// Caller returns a Caller for the hook at endpoint. It must be closed.
-func (p *Pool) Caller(identity Identity, endpoint Endpoint) (*Caller, error) {
+// Caller returns a Caller for a hook. It must be closed. The error says what is
+// wrong with the webhook.
+func (p *Pool) Caller(identity Identity, webhook *v1alpha1.Webhook) (*Caller, error) {
+	endpoint, err := Resolve(webhook)
+	if err != nil {
+		return nil, err
+	}
 	parsed, err := url.Parse(endpoint.URL)
 	if err != nil {
 		return nil, fmt.Errorf("cannot parse address of hook %q", identity.Hook)
