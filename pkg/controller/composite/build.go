@@ -3,7 +3,6 @@ package composite
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -69,7 +68,7 @@ func (b *Builder) Build(ctx context.Context, declared *object.Object) (*engine.C
 		if declaredHook := hookOf(spec, which); declaredHook != nil {
 			caller, err := b.Caller(composite.Name, which, declaredHook.Webhook)
 			if err != nil {
-				return nil, fmt.Errorf("spec.hooks.%s %w", which, err)
+				return nil, invalid("spec.hooks.%s %w", which, err)
 			}
 			caller.Close()
 		}
@@ -196,16 +195,13 @@ func (b *Builder) define(ctx context.Context, name string, spec *v1alpha1.Compos
 func check(spec *v1alpha1.CompositeControllerSpec) error {
 	hooks := spec.Hooks
 	if hooks == nil || hooks.Sync == nil && hooks.Finalize == nil {
-		return errors.New("spec.hooks has neither sync nor finalize, so there is nothing to do")
+		return invalid("spec.hooks has neither sync nor finalize, so there is nothing to do")
 	}
 	if hooks.Customize != nil {
 		return unsupported("spec.hooks.customize")
 	}
 	if len(spec.EndpointConfigs) > 0 {
 		return unsupported("spec.endpointConfigs")
-	}
-	if spec.ParentResource.RevisionHistory != nil && len(spec.ParentResource.RevisionHistory.FieldPaths) > 0 {
-		return unsupported("spec.parentResource.revisionHistory")
 	}
 	for i, child := range spec.ChildResources {
 		if child.UpdateStrategy == nil {
@@ -215,9 +211,6 @@ func check(spec *v1alpha1.CompositeControllerSpec) error {
 		case "", v1alpha1.ChildUpdateOnDelete, v1alpha1.ChildUpdateRecreate, v1alpha1.ChildUpdateInPlace:
 		default:
 			return unsupported(fmt.Sprintf("spec.childResources[%d].updateStrategy.method %q", i, child.UpdateStrategy.Method))
-		}
-		if len(child.UpdateStrategy.StatusChecks.Conditions) > 0 {
-			return unsupported(fmt.Sprintf("spec.childResources[%d].updateStrategy.statusChecks", i))
 		}
 	}
 	for _, which := range []hook.Call{hook.Sync, hook.Finalize} {
@@ -252,5 +245,10 @@ func checkHook(path string, declared *v1alpha1.Hook) error {
 }
 
 func unsupported(field string) error {
-	return fmt.Errorf("%s is not supported by this version; remove it, or use a version that supports it", field)
+	return invalid("%s is not supported by this version; remove it, or use a version that supports it", field)
+}
+
+// invalid is an error that only another spec mends.
+func invalid(format string, arguments ...any) error {
+	return &engine.InvalidError{Err: fmt.Errorf(format, arguments...)}
 }

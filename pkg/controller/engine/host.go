@@ -43,6 +43,14 @@ const hostWorkers = 4
 // is wrong with the object, or with what it refers to.
 type Build func(ctx context.Context, declared *object.Object) (*Controller, error)
 
+// InvalidError is an error of Build that only another object mends: to try again
+// is of no use.
+type InvalidError struct{ Err error }
+
+func (e *InvalidError) Error() string { return e.Err.Error() }
+
+func (e *InvalidError) Unwrap() error { return e.Err }
+
 // Recorder records events on objects.
 type Recorder interface {
 	Normal(about *object.Object, reason, message string)
@@ -220,6 +228,9 @@ func (h *Host) refuse(ctx context.Context, declared *object.Object, err error) (
 		message += " (the controller goes on as it was declared before)"
 	}
 	h.Events.Warning(declared, ReasonCreateError, message)
+	if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
+		return reconcile.Result{}, reconcile.TerminalError(err)
+	}
 	return reconcile.Result{}, err
 }
 

@@ -26,8 +26,16 @@ type Set struct {
 }
 
 type key struct {
-	kind          object.Kind
-	labelSelector string
+	kind object.Kind
+	Options
+}
+
+// Options limit a copy.
+type Options struct {
+	// LabelSelector, in text form, leaves out objects without certain labels.
+	LabelSelector string
+	// MetadataOnly leaves out everything but metadata.
+	MetadataOnly bool
 }
 
 type informer struct {
@@ -52,12 +60,8 @@ func NewSet(client rest.Interface, log logr.Logger) *Set {
 
 // Acquire returns the copy of a kind, which starts to fill if it is the first
 // use. The Cache must be released.
-func (s *Set) Acquire(kind object.Kind) *Cache { return s.AcquireLabelled(kind, "") }
-
-// AcquireLabelled is Acquire for the objects with certain labels, as a label
-// selector in text form says.
-func (s *Set) AcquireLabelled(kind object.Kind, labelSelector string) *Cache {
-	key := key{kind: kind, labelSelector: labelSelector}
+func (s *Set) Acquire(kind object.Kind, options Options) *Cache {
+	key := key{kind: kind, Options: options}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	running := s.informers[key]
@@ -74,7 +78,7 @@ func (s *Set) start(key key) *informer {
 	started := &informer{set: s, key: key, kind: key.kind, stop: stop, done: make(chan struct{})}
 	description := key.kind.GroupVersionResource().String()
 	started.shared = cache.NewSharedIndexInformerWithOptions(
-		&source{client: s.client, kind: key.kind, labelSelector: key.labelSelector}, nil,
+		&source{client: s.client, kind: key.kind, options: key.Options}, nil,
 		cache.SharedIndexInformerOptions{Indexers: indexers, ObjectDescription: description})
 	log := s.log.WithValues(logging.KeyResource, description)
 	// An informer that was not started takes both.

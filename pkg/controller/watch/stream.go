@@ -23,10 +23,9 @@ import (
 
 // source lists and watches one kind, for client-go's reflector.
 type source struct {
-	client rest.Interface
-	kind   object.Kind
-	// labelSelector limits the source to objects with these labels.
-	labelSelector string
+	client  rest.Interface
+	kind    object.Kind
+	options Options
 }
 
 // list is what the reflector reads items and the resource version from.
@@ -40,8 +39,16 @@ func (l *list) GetObjectKind() schema.ObjectKind { return &l.TypeMeta }
 func (l *list) DeepCopyObject() runtime.Object   { return l }
 
 func (s *source) request(options metav1.ListOptions) *rest.Request {
-	options.LabelSelector = s.labelSelector
-	return s.client.Get().AbsPath(cluster.Path(s.kind, "", "")).VersionedParams(&options, scheme.ParameterCodec)
+	options.LabelSelector = s.options.LabelSelector
+	request := s.client.Get().AbsPath(cluster.Path(s.kind, "", "")).VersionedParams(&options, scheme.ParameterCodec)
+	if s.options.MetadataOnly {
+		what := "PartialObjectMetadataList"
+		if options.Watch {
+			what = "PartialObjectMetadata"
+		}
+		request.SetHeader("Accept", "application/json;as="+what+";g=meta.k8s.io;v=v1")
+	}
+	return request
 }
 
 // ListWithContext is used with API servers that cannot stream a list.
