@@ -43,6 +43,9 @@ const (
 	decoratorHost = "decorator-metacontroller"
 )
 
+// definitionsWait is how long the CRDs are waited for at the start.
+const definitionsWait = 5 * time.Second
+
 // eventFlush is how long the last events may take at the end.
 const eventFlush = 3 * time.Second
 
@@ -236,6 +239,14 @@ func control(ctx context.Context, config *Config, ways clients, table *resources
 			return fmt.Errorf("cannot watch %q: %w", cache.Kind().Resource, err)
 		}
 	}
+
+	// Without the CRDs nobody knows which parents are custom resources, so they
+	// are worth a moment; without the right to see them it must do.
+	known, cancelWait := context.WithTimeout(ctx, definitionsWait)
+	if err := definitions.WaitForSync(known); err != nil && ctx.Err() == nil {
+		log.Info("Cannot watch CustomResourceDefinitions; changes of them are noticed with the next --"+flagDiscoveryInterval, "error", err.Error())
+	}
+	cancelWait()
 
 	hosts := hostsOf(hostParts{
 		config: config, caches: caches, table: table, definitions: definitions, kinds: kinds,

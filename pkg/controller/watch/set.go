@@ -87,7 +87,7 @@ func (s *Set) start(key key) *informer {
 			return
 		}
 		if repeated := started.setError(err); !repeated {
-			log.Error(err, "Cannot watch, trying again")
+			log.Info("Cannot watch, trying again", "error", err.Error())
 		}
 	})
 	go func() {

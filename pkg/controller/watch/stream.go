@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/metacontroller-solo/solo/pkg/controller/cluster"
@@ -40,7 +39,8 @@ func (l *list) DeepCopyObject() runtime.Object   { return l }
 
 func (s *source) request(options metav1.ListOptions) *rest.Request {
 	options.LabelSelector = s.options.LabelSelector
-	request := s.client.Get().AbsPath(cluster.Path(s.kind, "", "")).VersionedParams(&options, scheme.ParameterCodec)
+	request := s.client.Get().AbsPath(cluster.Path(s.kind, "", "")).
+		SpecificallyVersionedParams(&options, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"})
 	if s.options.MetadataOnly {
 		what := "PartialObjectMetadataList"
 		if options.Watch {
