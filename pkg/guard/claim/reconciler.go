@@ -25,6 +25,9 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/logging"
 )
 
+// SurveyInterval is how often, at most, all Pods of the cluster are listed.
+const SurveyInterval = 10 * time.Second
+
 // Resync is how often a policy is looked at without an event.
 const Resync = time.Minute
 
@@ -41,8 +44,10 @@ type Reconciler struct {
 	Clock  clock.PassiveClock
 	Limits Limits
 
-	// mutex guards seen.
+	// mutex guards the maps below. Their keys are uids of policies.
 	mutex sync.Mutex
+	// surveyed is when all Pods were last looked at.
+	surveyed map[types.UID]time.Time
 	// seen is since when this process sees a policy's holder as it is. It is
 	// not read from the status: another machine wrote that, by another clock.
 	seen map[types.UID]sighting
@@ -112,11 +117,15 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 			after = min(after, wait)
 		}
 	}
-	pods, err := instancePods(ctx, r.Client, signature, "")
+	if wait := r.untilSurvey(policy.UID); wait > 0 {
+		after = min(after, wait)
+		err = refreshActive(ctx, r.Client, policy, signature)
+	} else {
+		err = survey(ctx, r.Client, policy, signature)
+	}
 	if err != nil {
 		return 0, err
 	}
-	survey(policy, pods)
 	setConditions(policy, summary{candidates: found}, now)
 	return after, nil
 }
@@ -167,6 +176,23 @@ func (r *Reconciler) elapsed(policy *guardv1alpha1.SingletonPolicy) time.Duratio
 	return 0
 }
 
+// untilSurvey is how long the next look at all Pods has to wait. When it
+// returns zero, the look is taken to happen now.
+func (r *Reconciler) untilSurvey(policy types.UID) time.Duration {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if last, ok := r.surveyed[policy]; ok {
+		if wait := SurveyInterval - r.Clock.Since(last); wait > 0 {
+			return wait
+		}
+	}
+	if r.surveyed == nil {
+		r.surveyed = map[types.UID]time.Time{}
+	}
+	r.surveyed[policy] = r.Clock.Now()
+	return 0
+}
+
 // belongs says whether a Pod is one of the holder's: its StatefulSet made it,
 // or it has the name that the StatefulSet would give, as an orphan has.
 func belongs(pod *corev1.Pod, holder *guardv1alpha1.Holder) bool {
@@ -194,6 +220,21 @@ func adopt(policy *guardv1alpha1.SingletonPolicy, found []appsv1.StatefulSet, no
 	if len(eligible) == 1 {
 		setHolder(&policy.Status, identityOf(eligible[0]), eligible[0].UID, guardv1alpha1.HolderBound, now)
 	}
+}
+
+// Concerns says whether a change of a StatefulSet or Pod can change the slot of
+// a policy: a filter, so that not every object's event costs live reads.
+func Concerns(policy *guardv1alpha1.SingletonPolicy, object client.Object) bool {
+	holder := policy.Status.Holder
+	statefulSet, ok := object.(*appsv1.StatefulSet)
+	if !ok {
+		return holder != nil && object.GetNamespace() == holder.Namespace && strings.HasPrefix(object.GetName(), holder.Name+"-")
+	}
+	if holder != nil {
+		return identityOf(object) == decide.Identity{Namespace: holder.Namespace, Name: holder.Name}
+	}
+	signature, err := identify.Compile(policy.Spec.Match)
+	return err == nil && len(signature.Containers(&statefulSet.Spec.Template.Spec)) > 0
 }
 
 // report logs a change of the holder.

@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,8 +43,7 @@ func instancePods(ctx context.Context, c client.Reader, signature *identify.Sign
 			return nil, fmt.Errorf("cannot list Pods: %w", err)
 		}
 		for _, pod := range page.Items {
-			ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-			if !ended && len(signature.Containers(&pod.Spec)) > 0 {
+			if runs(&pod, signature) {
 				found = append(found, pod)
 			}
 		}
@@ -53,8 +53,46 @@ func instancePods(ctx context.Context, c client.Reader, signature *identify.Sign
 	}
 }
 
+// runs says whether a Pod runs an instance and has not ended.
+func runs(pod *corev1.Pod, signature *identify.Signature) bool {
+	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return !ended && len(signature.Containers(&pod.Spec)) > 0
+}
+
+// refreshActive looks at the pinned Pod alone.
+func refreshActive(ctx context.Context, c client.Reader, policy *guardv1alpha1.SingletonPolicy, signature *identify.Signature) error {
+	policy.Status.ActivePod = nil
+	holder := policy.Status.Holder
+	if holder == nil {
+		return nil
+	}
+	pod := &corev1.Pod{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: holder.Namespace, Name: holder.Name + "-0"}, pod)
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return fmt.Errorf("cannot get Pod %q: %w", holder.Name+"-0", err)
+	case runs(pod, signature):
+		policy.Status.ActivePod = activeOf(pod)
+	}
+	return nil
+}
+
+func activeOf(pod *corev1.Pod) *guardv1alpha1.ActivePod {
+	return &guardv1alpha1.ActivePod{Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName}
+}
+
 // survey writes down the instances, and which of them is the active one.
-func survey(policy *guardv1alpha1.SingletonPolicy, pods []corev1.Pod) {
+func survey(ctx context.Context, c client.Reader, policy *guardv1alpha1.SingletonPolicy, signature *identify.Signature) error {
+	pods, err := instancePods(ctx, c, signature, "")
+	if err != nil {
+		return err
+	}
+	describe(policy, pods)
+	return nil
+}
+
+func describe(policy *guardv1alpha1.SingletonPolicy, pods []corev1.Pod) {
 	status := &policy.Status
 	status.ActivePod, status.Instances = nil, nil
 	for i := range pods {
@@ -63,7 +101,7 @@ func survey(policy *guardv1alpha1.SingletonPolicy, pods []corev1.Pod) {
 		switch {
 		case pinned(pod, status.Holder):
 			verdict = guardv1alpha1.InstanceAllowed
-			status.ActivePod = &guardv1alpha1.ActivePod{Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName}
+			status.ActivePod = activeOf(pod)
 		case exceptedPod(pod, status.ActiveExceptions):
 			verdict = guardv1alpha1.InstanceExcepted
 		}

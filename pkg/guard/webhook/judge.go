@@ -36,7 +36,7 @@ func (h *Handler) judge(ctx context.Context, request *admissionv1.AdmissionReque
 // once reads the policy and decides by it. again asks for another round.
 func (h *Handler) once(ctx context.Context, request *admissionv1.AdmissionRequest) (outcome Outcome, again bool, err error) {
 	policy, readErr := h.deps.Slot.Read(ctx)
-	signature, compileErr := h.signatures.of(policy)
+	signature, compileErr := h.signatures.of(policy, readErr)
 	rules, holder, customs := h.view(policy, errors.Join(readErr, compileErr))
 
 	a, err := attempt.From(request, signature, customs)
@@ -109,15 +109,16 @@ type signatures struct {
 	last       *identify.Signature
 }
 
-// of returns the signature of a policy; for none, or one that does not
-// compile, the last good one, and before there was any the built-in default.
-func (s *signatures) of(policy *guardv1alpha1.SingletonPolicy) (*identify.Signature, error) {
+// of returns the signature of a policy. Where there is no policy it is the
+// built-in default; where the policy could not be read, or does not compile, it
+// is the last good one, and before there was any the default.
+func (s *signatures) of(policy *guardv1alpha1.SingletonPolicy, readErr error) (*identify.Signature, error) {
 	s.mutex.Lock()
 	last, uid, generation := s.last, s.uid, s.generation
 	s.mutex.Unlock()
 
 	if policy == nil {
-		if last != nil {
+		if last != nil && readErr != nil {
 			return last, nil
 		}
 		return identify.Compile(guardv1alpha1.DefaultMatch())
