@@ -96,8 +96,10 @@ func TestRules(t *testing.T) {
 	refused(t, other.SubResource("scale").Update(s.ctx(), first.DeepCopy(), client.WithSubResourceBody(scale)), decide.RuleScaleAboveOne, holder)
 	refused(t, s.patch(first, func(sts *appsv1.StatefulSet) { sts.Spec.Replicas = ptr.To[int32](2) }), decide.RuleScaleAboveOne, holder)
 	for name, change := range map[string]func(*appsv1.StatefulSet){
-		"annotation":   func(sts *appsv1.StatefulSet) { sts.Annotations = map[string]string{"a": "b"} },
-		"image":        func(sts *appsv1.StatefulSet) { sts.Spec.Template.Spec.Containers[0].Image = "ghcr.io/metacontroller/metacontroller:v4.18.0" },
+		"annotation": func(sts *appsv1.StatefulSet) { sts.Annotations = map[string]string{"a": "b"} },
+		"image": func(sts *appsv1.StatefulSet) {
+			sts.Spec.Template.Spec.Containers[0].Image = "ghcr.io/metacontroller/metacontroller:v4.18.0"
+		},
 		"down to zero": func(sts *appsv1.StatefulSet) { sts.Spec.Replicas = ptr.To[int32](0) },
 		"up to one":    func(sts *appsv1.StatefulSet) { sts.Spec.Replicas = ptr.To[int32](1) },
 	} {
