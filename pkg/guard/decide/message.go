@@ -44,22 +44,10 @@ func (r refusal) first(id Rule, h Holder) string {
 	if id != RuleNone {
 		prefix = string(id) + ": "
 	}
-	if !strings.Contains(r.line, "%s") {
-		return clip(prefix+r.line, MaxLine)
-	}
-	compose := func(name string) string {
-		holder := name
-		switch {
-		case h.Held() && !strings.HasPrefix(r.line, "%s is "):
-			holder += " holds the slot"
-		case !h.Held():
-			holder = "the slot is free"
-		}
-		return prefix + strings.Replace(r.line, "%s", holder, 1)
-	}
+	compose := func(name string) string { return prefix + strings.Replace(r.line, "%s", name, 1) }
 	name := h.Identity.String()
 	line := compose(name)
-	if over := utf8.RuneCountInString(line) - MaxLine; over > 0 && h.Held() {
+	if over := utf8.RuneCountInString(line) - MaxLine; over > 0 && strings.Contains(r.line, "%s") {
 		line = compose(shorten(name, utf8.RuneCountInString(name)-over))
 	}
 	return clip(line, MaxLine)

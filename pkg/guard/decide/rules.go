@@ -33,6 +33,14 @@ var table = []rule{
 	{RuleScaleAboveOne, wantsAboveOne},
 }
 
+// clause ends a first line with the holder, for whose name %s stands.
+func (f facts) clause() string {
+	if f.holder.Held() {
+		return "; holder: %s"
+	}
+	return "; the slot is free"
+}
+
 // wantsSlot says whether an attempt that breaks no rule must get the slot
 // first: nobody has it, or the holder itself comes as a new object.
 func (f facts) wantsSlot() bool {
@@ -52,7 +60,7 @@ func becameInstance(f facts) *refusal {
 		return nil
 	}
 	return &refusal{
-		line: fmt.Sprintf("this update would turn a harmless %s into an instance; %%s", f.Workload),
+		line: fmt.Sprintf("a %s may not become an instance", f.Workload) + f.clause(),
 		next: "leave it as it is; to run another version, change the image of the holder",
 	}
 }
@@ -66,7 +74,7 @@ func twoInOnePod(f facts) *refusal {
 		names = append(names, container.Name)
 	}
 	return &refusal{
-		line: fmt.Sprintf("%d containers of one Pod run an instance, at most one may; %%s", len(names)),
+		line: fmt.Sprintf("%d containers of one Pod run an instance, one may", len(names)) + f.clause(),
 		why:  "the containers are " + strings.Join(names, ", "),
 		next: "leave one of them; init, sidecar and ephemeral containers count too",
 	}
@@ -93,7 +101,7 @@ func podNotPinned(f facts) *refusal {
 		return &refusal{line: "no Pod is pinned, for %s is giving the slot back", next: "try again in some seconds"}
 	case identity(f.Attempt) != pin:
 		return &refusal{
-			line: "only the pinned Pod may run an instance; %s",
+			line: "only the pinned Pod may run an instance" + f.clause(),
 			why:  "the pinned Pod is " + pin.String(),
 			next: next,
 		}
@@ -101,13 +109,13 @@ func podNotPinned(f facts) *refusal {
 		return nil
 	case f.Owner == nil || f.Owner.Kind != "StatefulSet" || f.Owner.Name != f.holder.Identity.Name || string(f.Owner.UID) != f.holder.UID:
 		return &refusal{
-			line: "the pinned Pod must belong to the holder's StatefulSet; %s",
+			line: "the pinned Pod must belong to the holder's StatefulSet" + f.clause(),
 			why:  "the StatefulSet's uid is " + f.holder.UID,
 			next: next,
 		}
 	case !byStatefulSetController(f.Attempt):
 		return &refusal{
-			line: "only the StatefulSet controller may create the pinned Pod; %s",
+			line: "only the StatefulSet controller may create the pinned Pod" + f.clause(),
 			why:  "this request came from another user, and an owner reference proves nothing",
 			next: "delete the Pod instead: the StatefulSet controller makes it again",
 		}
@@ -133,7 +141,7 @@ func wantsAboveOne(f facts) *refusal {
 
 func aboveOne(f facts) *refusal {
 	return &refusal{
-		line: fmt.Sprintf("at most 1 replica may run, %s asked for; %%s", f.New.Replicas),
+		line: fmt.Sprintf("at most 1 replica may run, %s asked for", f.New.Replicas) + f.clause(),
 		why:  "two instances would act on the same objects and undo each other's work",
 		next: "leave it at 1; for more throughput raise --workers, CPU and memory of the one",
 	}
@@ -157,14 +165,14 @@ func secondWorkload(f facts) *refusal {
 		}
 	case f.holder.Held():
 		return &refusal{
-			line: "%s, only one may",
+			line: "%s holds the slot, only one may",
 			why:  fmt.Sprintf("a second workload is a second workload, whatever its kind (%s), name or replicas", f.Workload),
 			next: "change the holder instead, or delete it first and wait until its Pod is gone; then this one can have the slot",
 		}
 	}
 	if other {
 		return &refusal{
-			line: "the policy names another holder; %s",
+			line: "the policy names another holder" + f.clause(),
 			why:  "spec.holder of SingletonPolicy " + f.policy.Name + " is " + f.policy.Designated.String(),
 			next: "use that one, or change spec.holder",
 		}
@@ -188,7 +196,7 @@ func workloadKind(f facts) *refusal {
 		return nil
 	}
 	return &refusal{
-		line: fmt.Sprintf("a %s cannot hold the slot, a StatefulSet can; %%s", f.Workload),
+		line: fmt.Sprintf("a %s cannot hold the slot, a StatefulSet can", f.Workload) + f.clause(),
 		why:  reasons[f.Workload],
 		next: "make it a StatefulSet: kind: StatefulSet, spec.replicas: 1, spec.serviceName, the same template; then delete this one",
 	}
