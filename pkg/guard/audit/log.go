@@ -26,8 +26,9 @@ type Log struct {
 	counters *counters
 	sink     io.Writer
 
+	// seenMutex makes looking into seen and adding to it one step.
+	seenMutex sync.Mutex
 	// seen holds the admission requests that have a line, by uid and decision.
-	// The cache locks itself.
 	seen *lru.Cache
 
 	// mutex guards closed and, with it, the sending side of queue: it is never
@@ -66,11 +67,9 @@ func New(sink io.Writer, replica string, registry prometheus.Registerer) (*Log, 
 // Record counts an entry and queues its line. It never waits.
 func (l *Log) Record(e Entry) {
 	record := RecordOf(e, l.replica)
-	key := seenKey{uid: string(record.AdmissionUID), decision: record.Decision}
-	if _, again := l.seen.Get(key); again {
+	if l.again(record) {
 		return
 	}
-	l.seen.Add(key, struct{}{})
 	l.counters.count(e, record)
 
 	line, err := lineOf(record)
@@ -89,6 +88,18 @@ func (l *Log) Record(e Entry) {
 	default:
 		l.counters.dropped.Inc()
 	}
+}
+
+// again says whether the decision has its line already, and remembers it.
+func (l *Log) again(record Record) bool {
+	l.seenMutex.Lock()
+	defer l.seenMutex.Unlock()
+	key := seenKey{uid: string(record.AdmissionUID), decision: record.Decision}
+	if _, found := l.seen.Get(key); found {
+		return true
+	}
+	l.seen.Add(key, struct{}{})
+	return false
 }
 
 // write is the only one that touches the sink.
