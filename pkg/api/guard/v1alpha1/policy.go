@@ -80,7 +80,7 @@ type SingletonPolicySpec struct {
 // Match says what an instance is: a container whose image repository, or whose
 // started program, is listed.
 //
-// +kubebuilder:validation:XValidation:rule="size(self.images) > 0 || size(self.commands) > 0",message="spec.match: images and commands are both empty, so nothing would ever be an instance; name at least one"
+// +kubebuilder:validation:XValidation:rule="!has(self.images) || !has(self.commands) || size(self.images) > 0 || size(self.commands) > 0",message="spec.match: images and commands are both empty, so nothing would ever be an instance; name at least one"
 type Match struct {
 	// Images are patterns of image repositories, registry included, without port,
 	// tag and digest: "ghcr.io/metacontroller/metacontroller". A "*" stands for

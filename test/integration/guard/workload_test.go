@@ -1,0 +1,107 @@
+package guard_test
+
+import (
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	instanceImage = "ghcr.io/metacontroller/metacontroller:v4.17.2"
+	strangerImage = "registry.k8s.io/pause:3.10"
+)
+
+func meta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name}
+}
+
+func podSpec(image string) corev1.PodSpec {
+	return corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}}
+}
+
+func template(image string) corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "x"}}, Spec: podSpec(image)}
+}
+
+func selector() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
+}
+
+func statefulSet(namespace, name string) *appsv1.StatefulSet {
+	return &appsv1.StatefulSet{ObjectMeta: meta(namespace, name), Spec: appsv1.StatefulSetSpec{
+		Replicas: ptr.To[int32](1), Selector: selector(), Template: template(instanceImage),
+	}}
+}
+
+func deployment(namespace, name string) *appsv1.Deployment {
+	return &appsv1.Deployment{ObjectMeta: meta(namespace, name), Spec: appsv1.DeploymentSpec{
+		Selector: selector(), Template: template(instanceImage),
+	}}
+}
+
+func replicaSet(namespace, name string) *appsv1.ReplicaSet {
+	return &appsv1.ReplicaSet{ObjectMeta: meta(namespace, name), Spec: appsv1.ReplicaSetSpec{
+		Selector: selector(), Template: template(instanceImage),
+	}}
+}
+
+func daemonSet(namespace, name string) *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{ObjectMeta: meta(namespace, name), Spec: appsv1.DaemonSetSpec{
+		Selector: selector(), Template: template(instanceImage),
+	}}
+}
+
+func replicationController(namespace, name string) *corev1.ReplicationController {
+	return &corev1.ReplicationController{ObjectMeta: meta(namespace, name), Spec: corev1.ReplicationControllerSpec{
+		Selector: map[string]string{"app": "x"}, Template: new(template(instanceImage)),
+	}}
+}
+
+func job(namespace, name string) *batchv1.Job {
+	spec := template(instanceImage)
+	spec.Labels = nil
+	spec.Spec.RestartPolicy = corev1.RestartPolicyNever
+	return &batchv1.Job{ObjectMeta: meta(namespace, name), Spec: batchv1.JobSpec{Template: spec}}
+}
+
+func cronJob(namespace, name string) *batchv1.CronJob {
+	return &batchv1.CronJob{ObjectMeta: meta(namespace, name), Spec: batchv1.CronJobSpec{
+		Schedule: "@yearly", JobTemplate: batchv1.JobTemplateSpec{Spec: job(namespace, name).Spec},
+	}}
+}
+
+func pod(namespace, name, image string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: meta(namespace, name), Spec: podSpec(image)}
+}
+
+// webhooks is the webhook configuration under test.
+func (s *suite) webhooks() *admissionregistrationv1.ValidatingWebhookConfiguration {
+	hook := func(name string, policy admissionregistrationv1.FailurePolicyType, rules ...admissionregistrationv1.RuleWithOperations) admissionregistrationv1.ValidatingWebhook {
+		for i := range rules {
+			rules[i].Operations = []admissionregistrationv1.OperationType{"CREATE", "UPDATE"}
+			rules[i].APIVersions = []string{"*"}
+		}
+		return admissionregistrationv1.ValidatingWebhook{
+			Name: name + ".guard.metacontroller.io", Rules: rules, FailurePolicy: &policy,
+			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNoneOnDryRun),
+			AdmissionReviewVersions: []string{"v1"},
+			TimeoutSeconds:          ptr.To[int32](10),
+		}
+	}
+	rule := func(group string, resources ...string) admissionregistrationv1.RuleWithOperations {
+		return admissionregistrationv1.RuleWithOperations{Rule: admissionregistrationv1.Rule{APIGroups: []string{group}, Resources: resources}}
+	}
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "metacontroller-guard"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{
+			hook("workloads", admissionregistrationv1.Fail,
+				rule("apps", "statefulsets", "deployments", "replicasets", "daemonsets"),
+				rule("batch", "jobs", "cronjobs"), rule("", "replicationcontrollers")),
+			hook("pods", admissionregistrationv1.Ignore, rule("", "pods", "pods/ephemeralcontainers")),
+			hook("scale", admissionregistrationv1.Ignore, rule("*", "*/scale")),
+		},
+	}
+}
