@@ -1,0 +1,85 @@
+# Every command of the project is a target here; CI calls nothing else.
+
+GO      ?= go
+TOOL     = $(GO) tool -modfile=test/tools/go.mod
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS  = -s -w -X github.com/metacontroller-solo/solo/pkg/version.version=$(VERSION)
+
+# Where a local cluster keeps its data, certificates and logs.
+RUN_DIR ?= .run
+
+# How long each fuzz target runs.
+FUZZTIME ?= 30s
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ See it work
+
+.PHONY: run
+run: ## Start a cluster on this machine, install the product, show it, keep it running until Ctrl-C
+	@$(GO) run ./test/local run --dir $(RUN_DIR)
+
+.PHONY: demo
+demo: ## The same unattended, in a throwaway folder: exits non-zero on the first step that is wrong
+	@$(GO) run ./test/local demo
+
+.PHONY: clean
+clean: ## Remove the local cluster's data and what was built here
+	rm -rf $(RUN_DIR) bin dist
+
+##@ Build
+
+.PHONY: build
+build: ## Build controller and guard into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/controller ./cmd/guard
+
+.PHONY: controlplane
+controlplane: ## Build etcd and the Kubernetes programs into the cache folder (or check KUBEBUILDER_ASSETS)
+	@$(GO) run ./test/local assets
+
+##@ Check
+
+.PHONY: test
+test: controlplane ## Run every test, the integration suites against a real API server
+	@$(TOOL) gotestsum --format pkgname-and-test-fails --hide-summary skipped -- -timeout 15m ./...
+
+.PHONY: test-race
+test-race: controlplane ## The same with the race detector
+	@$(TOOL) gotestsum --format pkgname-and-test-fails --hide-summary skipped -- -race -timeout 25m ./...
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME
+	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' cmd pkg test | xargs -n1 dirname | sort -u); do \
+		for name in $$(grep -rhoE '^func Fuzz[A-Za-z0-9_]+' $$target/*_test.go | sed 's/func //'); do \
+			echo "$$target $$name"; $(GO) test ./$$target -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) || exit 1; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## Run the benchmarks; compare two outputs with: go tool -modfile=test/tools/go.mod benchstat OLD NEW
+	$(GO) test -run '^$$' -bench . -benchmem -count 6 ./pkg/...
+
+.PHONY: lint
+lint: ## Run the linters
+	$(TOOL) golangci-lint run
+
+.PHONY: generate
+generate: ## Make the generated files again: deep copies, CRDs, admission objects
+	$(TOOL) controller-gen object paths=./pkg/api/... crd output:crd:dir=config/crd
+	$(GO) generate ./pkg/... ./cmd/...
+
+.PHONY: verify
+verify: generate ## Fail if a generated file is not what the sources say, or a module file is untidy
+	@git diff --exit-code -- pkg config || { echo 'generated files are stale: run "make generate" and commit the result' >&2; exit 1; }
+	@test -z "$$(git ls-files --others --exclude-standard -- pkg config)" || { git ls-files --others --exclude-standard -- pkg config; echo 'generated files are not committed: run "make generate" and add them' >&2; exit 1; }
+	$(GO) mod tidy -diff
+	cd test/controlplane && $(GO) mod tidy -diff
+	cd test/tools && $(GO) mod tidy -diff
+
+.PHONY: ci
+ci: ## What a change must pass: tests, linters, generated files, demo
+	@.ci/run

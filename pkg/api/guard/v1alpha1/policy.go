@@ -1,0 +1,355 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// SingletonPolicy makes "at most one instance is active" a rule of the cluster.
+// The defaults fit Metacontroller.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=singletonpolicies,scope=Cluster,shortName=singleton;singletons
+// +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.status.holder.display`
+// +kubebuilder:printcolumn:name="Active",type=string,JSONPath=`.status.activePod.name`
+// +kubebuilder:printcolumn:name="Actions",type=string,JSONPath=`.spec.validationActions`
+// +kubebuilder:printcolumn:name="Compliant",type=string,JSONPath=`.status.conditions[?(@.type=="Compliant")].status`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="UID",type=string,JSONPath=`.status.holder.uid`,priority=1
+// +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`,priority=1
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.activePod.node`,priority=1
+type SingletonPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	// +kubebuilder:default={}
+	Spec SingletonPolicySpec `json:"spec,omitempty"`
+	// +optional
+	Status SingletonPolicyStatus `json:"status,omitempty"`
+}
+
+// SingletonPolicyList is a list of SingletonPolicies.
+//
+// +kubebuilder:object:root=true
+type SingletonPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []SingletonPolicy `json:"items"`
+}
+
+// SingletonPolicySpec says what an instance is and what happens to a second one.
+type SingletonPolicySpec struct {
+	// Match says what an instance is.
+	// +optional
+	// +kubebuilder:default={}
+	Match Match `json:"match,omitempty"`
+	// Mode says how many Pods a slot has room for.
+	// +optional
+	// +kubebuilder:default=Strict
+	Mode Mode `json:"mode,omitempty"`
+	// Holder pins the StatefulSet that may hold the slot. Left out, the first
+	// StatefulSet that is admitted claims it.
+	// +optional
+	Holder *HolderReference `json:"holder,omitempty"`
+	// ValidationActions say what becomes of a request that breaks a rule: Deny
+	// refuses it, Warn allows it with a warning, Audit allows it with an audit
+	// line only. Deny and Warn exclude each other, for a refusal says it all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:default={Deny}
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:XValidation:rule="!('Deny' in self && 'Warn' in self)",message="spec.validationActions: Deny and Warn exclude each other"
+	ValidationActions []ValidationAction `json:"validationActions,omitempty"`
+	// Fence says whose writes are accepted from the active Pod only.
+	// +optional
+	Fence *Fence `json:"fence,omitempty"`
+	// Exceptions let named workloads through for a while (break-glass).
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Exceptions []Exception `json:"exceptions,omitempty"`
+}
+
+// Match says what an instance is: a container whose image repository, or whose
+// started program, is listed.
+//
+// +kubebuilder:validation:XValidation:rule="size(self.images) > 0 || size(self.commands) > 0",message="spec.match: images and commands are both empty, so nothing would ever be an instance; name at least one"
+type Match struct {
+	// Images are patterns of image repositories, registry included, without tag
+	// or digest: "ghcr.io/metacontroller/metacontroller". A "*" stands for any
+	// text within one path element; "**/" in front stands for any registry and
+	// any leading path. Docker Hub is "docker.io", its unprefixed names
+	// "docker.io/library/name".
+	// +optional
+	// +listType=set
+	// +kubebuilder:default={"**/metacontroller/metacontroller","**/metacontrollerio/metacontroller","**/metacontroller-solo/controller"}
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern=`^(\*\*/)?[a-z0-9*]([a-z0-9._:*-]*[a-z0-9*])?(/[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?)*$`
+	// +kubebuilder:validation:XValidation:rule="self.all(p, !p.split('/').exists(s, s != '**' && s.contains('**')))",message="spec.match.images: \"**\" is allowed only as the first path element, as in \"**/metacontroller/metacontroller\""
+	Images []string `json:"images,omitempty"`
+	// Commands are base names of programs: a container that starts one of them,
+	// by command or args, is an instance whatever its image is called.
+	// +optional
+	// +listType=set
+	// +kubebuilder:default={"metacontroller"}
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
+	Commands []string `json:"commands,omitempty"`
+	// ExcludeImages are patterns, as in Images, of repositories whose containers
+	// are never instances, whatever they start.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern=`^(\*\*/)?[a-z0-9*]([a-z0-9._:*-]*[a-z0-9*])?(/[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?)*$`
+	// +kubebuilder:validation:XValidation:rule="self.all(p, !p.split('/').exists(s, s != '**' && s.contains('**')))",message="spec.match.excludeImages: \"**\" is allowed only as the first path element"
+	ExcludeImages []string `json:"excludeImages,omitempty"`
+	// Workloads are custom kinds with a Pod template that are judged early. Any
+	// other custom kind is judged at the Pods that it makes.
+	// +optional
+	// +listType=map
+	// +listMapKey=group
+	// +listMapKey=resource
+	// +kubebuilder:validation:MaxItems=64
+	Workloads []WorkloadRule `json:"workloads,omitempty"`
+}
+
+// WorkloadRule says where a custom kind keeps its Pod template.
+type WorkloadRule struct {
+	// Group is the API group, such as "apps.kruise.io".
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Group string `json:"group"`
+	// Resource is the plural name, such as "clonesets".
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Resource string `json:"resource"`
+	// PodTemplatePath is the dot-separated path to the Pod template.
+	// +kubebuilder:default="spec.template"
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`
+	PodTemplatePath string `json:"podTemplatePath,omitempty"`
+	// ReplicasPath is the dot-separated path to the number of replicas.
+	// +kubebuilder:default="spec.replicas"
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`
+	ReplicasPath string `json:"replicasPath,omitempty"`
+}
+
+// Mode says how many Pods a slot has room for.
+//
+// +kubebuilder:validation:Enum=Strict;LeaderElected;Sharded
+type Mode string
+
+const (
+	// ModeStrict has room for one Pod. It is the default.
+	ModeStrict Mode = "Strict"
+	// ModeLeaderElected lets the holder have replicas behind one fixed Lease.
+	ModeLeaderElected Mode = "LeaderElected"
+	// ModeSharded has one slot for each disjoint --target-label-selector.
+	ModeSharded Mode = "Sharded"
+)
+
+// ValidationAction says what becomes of a request that breaks a rule.
+//
+// +kubebuilder:validation:Enum=Deny;Warn;Audit
+type ValidationAction string
+
+const (
+	// ActionDeny refuses the request.
+	ActionDeny ValidationAction = "Deny"
+	// ActionWarn allows the request with a warning to the client.
+	ActionWarn ValidationAction = "Warn"
+	// ActionAudit allows the request with an audit line only.
+	ActionAudit ValidationAction = "Audit"
+)
+
+// HolderReference names a StatefulSet.
+type HolderReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// Fence says whose writes are accepted from the active Pod only.
+type Fence struct {
+	// ServiceAccount is the one that instances run with.
+	ServiceAccount ServiceAccountReference `json:"serviceAccount"`
+	// Action is what becomes of a write from anywhere else.
+	// +optional
+	// +kubebuilder:default=Audit
+	Action FenceAction `json:"action,omitempty"`
+}
+
+// FenceAction is what becomes of a write that the fence does not accept.
+//
+// +kubebuilder:validation:Enum=Deny;Audit;Off
+type FenceAction string
+
+const (
+	// FenceDeny refuses the write.
+	FenceDeny FenceAction = "Deny"
+	// FenceAudit lets it through with an audit annotation.
+	FenceAudit FenceAction = "Audit"
+	// FenceOff does nothing.
+	FenceOff FenceAction = "Off"
+)
+
+// ServiceAccountReference names a service account.
+type ServiceAccountReference struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// Exception lets one workload, and its Pods, through until it expires.
+type Exception struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// Name of the workload.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// Reason is for the reader of the audit log.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason"`
+	// Expires is when the exception ends.
+	Expires metav1.Time `json:"expires"`
+}
+
+// SingletonPolicyStatus says who holds the slot and what the guard sees.
+type SingletonPolicyStatus struct {
+	// Holder is who has the slot; absent means that it is free.
+	// +optional
+	Holder *Holder `json:"holder,omitempty"`
+	// Epoch rises with each change of holder and never falls, also while the
+	// slot is free.
+	// +optional
+	Epoch int64 `json:"epoch,omitempty"`
+	// ActivePod is the instance that runs now.
+	// +optional
+	ActivePod *ActivePod `json:"activePod,omitempty"`
+	// ActiveExceptions are the exceptions that have not expired.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	ActiveExceptions []Exception `json:"activeExceptions,omitempty"`
+	// Instances are the instances seen, at most 100.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	Instances []Instance `json:"instances,omitempty"`
+	// Conditions are Ready, Enforcing, Compliant, FenceReady and Drifted.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Types of the conditions of a SingletonPolicy.
+const (
+	// ConditionReady is true when the guard has judged this generation.
+	ConditionReady = "Ready"
+	// ConditionEnforcing is true when a second instance is refused.
+	ConditionEnforcing = "Enforcing"
+	// ConditionCompliant is true when at most one instance is there.
+	ConditionCompliant = "Compliant"
+	// ConditionFenceReady is true when the fence is installed and current.
+	ConditionFenceReady = "FenceReady"
+	// ConditionDrifted is true when installed admission objects differ from
+	// what the guard would render.
+	ConditionDrifted = "Drifted"
+)
+
+// Holder is the StatefulSet that has the slot.
+type Holder struct {
+	// Kind is StatefulSet.
+	// +kubebuilder:validation:MinLength=1
+	Kind string `json:"kind"`
+	// +kubebuilder:validation:MinLength=1
+	Namespace string `json:"namespace"`
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+	// Display is namespace/name, for the printer column.
+	// +optional
+	Display string `json:"display,omitempty"`
+	// UID is of the StatefulSet object, so that one made again under the same
+	// name is another holder.
+	UID types.UID `json:"uid"`
+	// ClaimedAt is when the slot was claimed.
+	ClaimedAt metav1.Time `json:"claimedAt"`
+	// Phase is how far the claim is.
+	Phase HolderPhase `json:"phase"`
+	// Since is when the phase began.
+	// +optional
+	Since metav1.Time `json:"since,omitempty"`
+	// Epoch is the epoch that this claim began.
+	// +kubebuilder:validation:Minimum=1
+	Epoch int64 `json:"epoch"`
+}
+
+// HolderPhase is how far a claim is.
+//
+// +kubebuilder:validation:Enum=Reserved;Bound;Releasing
+type HolderPhase string
+
+const (
+	// HolderReserved means that the StatefulSet was admitted and is not yet seen
+	// as an object.
+	HolderReserved HolderPhase = "Reserved"
+	// HolderBound means that the StatefulSet exists with that uid.
+	HolderBound HolderPhase = "Bound"
+	// HolderReleasing means that the StatefulSet is gone for good: no instance
+	// is admitted until every API server knows, and then the slot is free.
+	HolderReleasing HolderPhase = "Releasing"
+)
+
+// ActivePod is the instance that runs now.
+type ActivePod struct {
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
+	// +optional
+	Node string `json:"node,omitempty"`
+}
+
+// Instance is an instance that the guard has seen.
+type Instance struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	// +optional
+	Node string `json:"node,omitempty"`
+	// Verdict is what the policy says of it.
+	Verdict InstanceVerdict `json:"verdict"`
+}
+
+// InstanceVerdict is what the policy says of an instance that exists.
+//
+// +kubebuilder:validation:Enum=Allowed;Excepted;Violation
+type InstanceVerdict string
+
+const (
+	// InstanceAllowed is the pinned Pod.
+	InstanceAllowed InstanceVerdict = "Allowed"
+	// InstanceExcepted is let through by an exception.
+	InstanceExcepted InstanceVerdict = "Excepted"
+	// InstanceViolation should not be there.
+	InstanceViolation InstanceVerdict = "Violation"
+)
