@@ -196,7 +196,7 @@ func installHook(ctx context.Context, c *cluster) error {
 }
 
 func installController(ctx context.Context, c *cluster) error {
-	if err := applyFolder("config/controller")(ctx, c); err != nil {
+	if err := applyFolder("test/local/manifests/controller")(ctx, c); err != nil {
 		return err
 	}
 	return c.available(ctx, "metacontroller", "statefulset/metacontroller")
