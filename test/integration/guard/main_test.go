@@ -7,9 +7,13 @@ package guard_test
 import (
 	"testing"
 
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
 	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
 	kit.Main(m, kit.Options{APIServers: 2})
 }

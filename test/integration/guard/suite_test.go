@@ -19,9 +19,13 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -163,8 +167,40 @@ func prepare(t testing.TB) *suite {
 	s.apply("config/guard/service_account.yaml")
 	s.apply("config/guard/role.yaml")
 	s.apply("config/guard/role_binding.yaml")
+	s.clean()
 	s.resetPolicy()
 	return s
+}
+
+// clean removes what tests left that runs, or would run, an instance.
+func (s *suite) clean() {
+	s.t.Helper()
+	s.eventually(func() error {
+		left := 0
+		for _, list := range []client.ObjectList{
+			&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &appsv1.ReplicaSetList{}, &appsv1.DaemonSetList{},
+			&batchv1.CronJobList{}, &batchv1.JobList{}, &corev1.ReplicationControllerList{}, &corev1.PodList{},
+		} {
+			if err := s.admin().List(s.ctx(), list); err != nil {
+				return err
+			}
+			objects, err := meta.ExtractList(list)
+			if err != nil {
+				return err
+			}
+			for _, object := range objects {
+				left++
+				err := s.admin().Delete(s.ctx(), object.(client.Object), client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground))
+				if client.IgnoreNotFound(err) != nil {
+					return err
+				}
+			}
+		}
+		if left > 0 {
+			return fmt.Errorf("%d workloads are left", left)
+		}
+		return nil
+	})
 }
 
 func (s *suite) ctx() context.Context { return s.t.Context() }

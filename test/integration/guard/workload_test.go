@@ -14,7 +14,7 @@ const (
 	strangerImage = "registry.k8s.io/pause:3.10"
 )
 
-func meta(namespace, name string) metav1.ObjectMeta {
+func named(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name}
 }
 
@@ -31,31 +31,31 @@ func selector() *metav1.LabelSelector {
 }
 
 func statefulSet(namespace, name string) *appsv1.StatefulSet {
-	return &appsv1.StatefulSet{ObjectMeta: meta(namespace, name), Spec: appsv1.StatefulSetSpec{
+	return &appsv1.StatefulSet{ObjectMeta: named(namespace, name), Spec: appsv1.StatefulSetSpec{
 		Replicas: ptr.To[int32](1), Selector: selector(), Template: template(instanceImage),
 	}}
 }
 
 func deployment(namespace, name string) *appsv1.Deployment {
-	return &appsv1.Deployment{ObjectMeta: meta(namespace, name), Spec: appsv1.DeploymentSpec{
+	return &appsv1.Deployment{ObjectMeta: named(namespace, name), Spec: appsv1.DeploymentSpec{
 		Selector: selector(), Template: template(instanceImage),
 	}}
 }
 
 func replicaSet(namespace, name string) *appsv1.ReplicaSet {
-	return &appsv1.ReplicaSet{ObjectMeta: meta(namespace, name), Spec: appsv1.ReplicaSetSpec{
+	return &appsv1.ReplicaSet{ObjectMeta: named(namespace, name), Spec: appsv1.ReplicaSetSpec{
 		Selector: selector(), Template: template(instanceImage),
 	}}
 }
 
 func daemonSet(namespace, name string) *appsv1.DaemonSet {
-	return &appsv1.DaemonSet{ObjectMeta: meta(namespace, name), Spec: appsv1.DaemonSetSpec{
+	return &appsv1.DaemonSet{ObjectMeta: named(namespace, name), Spec: appsv1.DaemonSetSpec{
 		Selector: selector(), Template: template(instanceImage),
 	}}
 }
 
 func replicationController(namespace, name string) *corev1.ReplicationController {
-	return &corev1.ReplicationController{ObjectMeta: meta(namespace, name), Spec: corev1.ReplicationControllerSpec{
+	return &corev1.ReplicationController{ObjectMeta: named(namespace, name), Spec: corev1.ReplicationControllerSpec{
 		Selector: map[string]string{"app": "x"}, Template: new(template(instanceImage)),
 	}}
 }
@@ -64,17 +64,17 @@ func job(namespace, name string) *batchv1.Job {
 	spec := template(instanceImage)
 	spec.Labels = nil
 	spec.Spec.RestartPolicy = corev1.RestartPolicyNever
-	return &batchv1.Job{ObjectMeta: meta(namespace, name), Spec: batchv1.JobSpec{Template: spec}}
+	return &batchv1.Job{ObjectMeta: named(namespace, name), Spec: batchv1.JobSpec{Template: spec}}
 }
 
 func cronJob(namespace, name string) *batchv1.CronJob {
-	return &batchv1.CronJob{ObjectMeta: meta(namespace, name), Spec: batchv1.CronJobSpec{
+	return &batchv1.CronJob{ObjectMeta: named(namespace, name), Spec: batchv1.CronJobSpec{
 		Schedule: "@yearly", JobTemplate: batchv1.JobTemplateSpec{Spec: job(namespace, name).Spec},
 	}}
 }
 
 func pod(namespace, name, image string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: meta(namespace, name), Spec: podSpec(image)}
+	return &corev1.Pod{ObjectMeta: named(namespace, name), Spec: podSpec(image)}
 }
 
 // webhooks is the webhook configuration under test.
