@@ -2,9 +2,11 @@ package node
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -65,7 +67,9 @@ func retry[T any](ctx context.Context, call func() (T, error)) (T, error) {
 func (i podInformer) Informer() cache.SharedIndexInformer { return i }
 
 // Lister implements corev1informers.PodInformer.
-func (i podInformer) Lister() corev1listers.PodLister { return corev1listers.NewPodLister(i.GetIndexer()) }
+func (i podInformer) Lister() corev1listers.PodLister {
+	return corev1listers.NewPodLister(i.GetIndexer())
+}
 
 // AddEventHandler adds a handler that sees every Pod come and go by its uid.
 func (i podInformer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
@@ -93,4 +97,10 @@ func (h byUID) OnDelete(object any) {
 		object = tombstone.Obj
 	}
 	h.ResourceEventHandler.OnDelete(object)
+}
+
+// isAnswer tells an error that the API server gave from one of reaching it.
+func isAnswer(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status)
 }

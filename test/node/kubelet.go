@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
+	stdlog "log"
 
 	"github.com/metacontroller-solo/solo/test/node/link"
 )
@@ -175,4 +176,4 @@ func (p *provider) exec(ctx context.Context, namespace, name, container string, 
 }
 
 // quietLog takes the server's messages about clients that broke off.
-func quietLog(l logr.Logger) *stdlog { return newStdlog(l.V(1)) }
+func quietLog(l logr.Logger) *stdlog.Logger { return newStdlog(l.V(1)) }

@@ -98,7 +98,7 @@ func (l *Link) reset() {
 	}
 	l.mu.Unlock()
 	for _, conn := range conns {
-		abort(conn)
+		Abort(conn)
 	}
 }
 
@@ -119,7 +119,7 @@ func (l *Link) accept() {
 
 // serve lives as long as the connection.
 func (l *Link) serve(client net.Conn) {
-	defer abort(client)
+	defer Abort(client)
 	mode, ok := l.hold(client)
 	if !ok {
 		return
@@ -134,17 +134,14 @@ func (l *Link) serve(client net.Conn) {
 	if err != nil {
 		return
 	}
-	defer abort(server)
+	defer Abort(server)
 	// A cut during the dial must not leave this connection alive: the mode is looked at again with the hold.
 	if mode, ok := l.hold(server); !ok || mode != 0 {
 		l.release(server)
 		return
 	}
 	defer l.release(server)
-	var up sync.WaitGroup
-	up.Go(func() { pass(server, client) })
-	pass(client, server)
-	up.Wait()
+	Join(client, server)
 }
 
 // hold registers conn for the next reset and returns the mode in force. It is false when new connections are refused.
@@ -164,12 +161,20 @@ func (l *Link) release(conn net.Conn) {
 	delete(l.conns, conn)
 }
 
+// Join passes bytes between two connections until both directions have ended.
+func Join(a, b net.Conn) {
+	var up sync.WaitGroup
+	up.Go(func() { pass(b, a) })
+	pass(a, b)
+	up.Wait()
+}
+
 // pass copies one direction and hands on the end of the stream, so that a half-closed connection still works. A
 // broken direction ends both.
 func pass(to, from net.Conn) {
 	if _, err := io.Copy(to, from); err != nil {
-		abort(to)
-		abort(from)
+		Abort(to)
+		Abort(from)
 		return
 	}
 	if half, ok := to.(*net.TCPConn); ok {
@@ -177,8 +182,8 @@ func pass(to, from net.Conn) {
 	}
 }
 
-// abort closes with a reset, so that the peer learns at once that its bytes are lost.
-func abort(conn net.Conn) {
+// Abort closes with a reset, so that the peer learns at once that its bytes are lost.
+func Abort(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}

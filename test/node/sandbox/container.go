@@ -233,6 +233,9 @@ func (p *Pod) launch(c *container, run *execution) {
 		c.request(killRequest{restart: true, message: fmt.Sprintf("Container %s definition changed, will be restarted", c.name)})
 	}
 	c.log = log
+	if err == nil {
+		c.running = run
+	}
 	r := &c.record
 	if r.State.Terminated != nil {
 		r.Last = r.State
@@ -315,6 +318,7 @@ func (p *Pod) ended(run *execution) *corev1.ContainerStateTerminated {
 		state.Message = fmt.Sprintf("ended by signal %d (%s)", exit.Signal, exit.Signal)
 	}
 	p.change(run.container, func(r *podstatus.Container) {
+		run.container.running = nil
 		r.State = corev1.ContainerState{Terminated: state}
 		r.Ready, r.Started = false, false
 	})

@@ -116,6 +116,7 @@ type container struct {
 	spec     *corev1.Container
 	record   podstatus.Container
 	resumed  bool // the record is of a run before the node's start
+	running  *execution
 	finished bool // it is not to be run: it has ended for good before the node's start
 	log      *logfile.Log
 	previous *logfile.Log
