@@ -2,6 +2,7 @@ package plan
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"slices"
@@ -102,7 +103,7 @@ func (m *maker) foreignMessage(child desired, foreign *object.Object) string {
 	if ref := object.ControllerOf(foreign); ref != nil {
 		whose = fmt.Sprintf("is controlled by %s %q", ref.Kind, ref.Name)
 		if ref.UID == m.in.Parent.UID() {
-			whose = "was made for this parent by another controller"
+			whose = "belongs to this parent, but not as a child of this controller (another one made it, or its labels do not match the selector)"
 		}
 	}
 	return fmt.Sprintf("%s: %s %q exists and %s; it is left alone: choose another name, or delete it",
@@ -141,7 +142,35 @@ func (d desired) content() map[string]any {
 	}
 	put(metadata, "labels", d.labels)
 	put(metadata, "annotations", d.annotations)
+	if d.kind.Group == "" && d.kind.GroupVersionKind.Kind == "Secret" {
+		foldStringData(content)
+	}
 	return content
+}
+
+// foldStringData does to a Secret what the API server does: stringData can only
+// be written, and is read as data. Without this a Secret would differ for ever.
+// What is not of the right type stays, for the API server to refuse.
+func foldStringData(content map[string]any) {
+	texts, ok := content["stringData"].(map[string]any)
+	if !ok {
+		return
+	}
+	data, ok := content["data"].(map[string]any)
+	if !ok && content["data"] != nil {
+		return
+	}
+	folded := make(map[string]any, len(texts)+len(data))
+	maps.Copy(folded, data)
+	for key, value := range texts {
+		text, ok := value.(string)
+		if !ok && value != nil {
+			return
+		}
+		folded[key] = base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	delete(content, "stringData")
+	content["data"] = folded
 }
 
 func put(metadata map[string]any, field string, extra map[string]string) {

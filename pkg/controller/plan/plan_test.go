@@ -140,6 +140,12 @@ func TestMake(t *testing.T) {
 		{name: "foreign, orphan", kinds: []plan.Kind{pods(recreate)}, foreign: []string{podText("a", `"namespace":"ns","uid":"u"`, "1")},
 			desired: []string{podText("a", "", "2"), podText("b", "", "2")}, want: []string{"create Missing Pod ns/b", "skip Foreign Pod ns/a"},
 			why: "the others go on"},
+		{name: "ours, not among the observed, going away", kinds: []plan.Kind{pods(inPlace)}, foreign: []string{existing("a", "1", dying)},
+			desired: []string{podText("a", "", "2")}, why: "it only needs time"},
+		{name: "ours, not among the observed", kinds: []plan.Kind{pods(inPlace)}, foreign: []string{existing("a", "1", "")},
+			desired: []string{podText("a", "", "2")}, want: []string{"skip Foreign Pod ns/a"}},
+		{name: "foreign, going away", kinds: []plan.Kind{pods(inPlace)}, foreign: []string{podText("a", `"namespace":"ns","uid":"u",`+dying+","+theirs, "1")},
+			desired: []string{podText("a", "", "2")}, want: []string{"skip Foreign Pod ns/a"}},
 		{name: "undeclared", kinds: []plan.Kind{deployments(inPlace)}, desired: []string{podText("a", "", "1"), `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"}}`},
 			want: []string{"create Missing Deployment ns/d", "skip Undeclared Pod a"}, why: "the others go on"},
 		{name: "another group of that kind", kinds: []plan.Kind{kind("other.io", "v1", "Pod", "pods", true, inPlace)}, desired: []string{podText("a", "", "1")},
@@ -277,6 +283,37 @@ func TestGeneratedSelectorAndMarksAreInjected(t *testing.T) {
 	}
 	if got.Steps[0].Object.Label("app") != "x" {
 		t.Error("the hook's own label is gone")
+	}
+}
+
+func TestStringDataOfASecretIsItsData(t *testing.T) {
+	tests := []struct{ in, want, why string }{
+		{`"stringData":{"a":"x","b":"y"},"data":{"a":"b2xk","c":"eg=="}`, `{"data":{"a":"eA==","b":"eQ==","c":"eg=="}}`, "stringData wins"},
+		{`"stringData":{"a":"x"}`, `{"data":{"a":"eA=="}}`, ""},
+		{`"stringData":null`, `{"stringData":null}`, "there is nothing in it"},
+		{`"stringData":{"a":1}`, `{"stringData":{"a":1}}`, "the API server refuses it"},
+		{`"stringData":{"a":"x"},"data":[]`, `{"stringData":{"a":"x"},"data":[]}`, "the API server refuses it"},
+	}
+	for _, tt := range tests {
+		got, err := plan.Make(plan.Input{
+			Parent:  parse(t, parentText),
+			Kinds:   []plan.Kind{kind("", "v1", "Secret", "secrets", true, v1alpha1.ChildUpdateInPlace)},
+			Desired: children(t, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},`+tt.in+`}`),
+		})
+		if err != nil || len(got.Steps) != 1 {
+			t.Fatalf("%v, %v", told(got), err)
+		}
+		content := got.Steps[0].Object.Content()
+		for _, field := range []string{"apiVersion", "kind", "metadata"} {
+			delete(content, field)
+		}
+		want, err := object.Decode([]byte(tt.want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, any(content)); diff != "" {
+			t.Errorf("%s: %s (-want +got):\n%s", tt.in, tt.why, diff)
+		}
 	}
 }
 
