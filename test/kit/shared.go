@@ -43,12 +43,14 @@ func Main(m *testing.M, options Options) {
 	go func() {
 		sig := <-signals
 		stopShared()
+		programDirs.remove()
 		fmt.Fprintf(os.Stderr, "tests stopped by %s\n", sig)
 		os.Exit(1)
 	}()
 
 	code := m.Run()
 	stopShared()
+	programDirs.remove()
 	os.Exit(code)
 }
 
