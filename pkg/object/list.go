@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -23,28 +22,30 @@ type List struct {
 // ListFromJSON makes the objects of a list, as the API server sends it. Items of
 // built-in kinds come without apiVersion and kind; they get them from the list.
 func ListFromJSON(data []byte) (*List, error) {
-	p := parser{data: data, in: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))}
+	p := parsers.Get().(*parser)
+	defer p.release()
+	p.reset(data)
 	var apiVersion, kind, resourceVersion, next span
 	var items []span
-	err := p.members("", func(name string) error {
-		switch name {
+	err := p.members("", func(name []byte) error {
+		switch string(name) {
 		case "apiVersion":
-			return p.text(name, &apiVersion)
+			return p.text("apiVersion", &apiVersion)
 		case "kind":
-			return p.text(name, &kind)
+			return p.text("kind", &kind)
 		case "metadata":
-			return p.members(name, func(field string) error {
-				switch field {
+			return p.members("metadata", func(name []byte) error {
+				switch string(name) {
 				case "resourceVersion":
-					return p.text(name+"."+field, &resourceVersion)
+					return p.text("metadata.resourceVersion", &resourceVersion)
 				case "continue":
-					return p.text(name+"."+field, &next)
+					return p.text("metadata.continue", &next)
 				default:
 					return p.in.SkipValue()
 				}
 			})
 		case "items":
-			return p.elements(name, func(string) error {
+			return p.elements("items", func(int) error {
 				var item span
 				err := p.value(&item)
 				items = append(items, item)
@@ -97,7 +98,7 @@ func ListFromJSON(data []byte) (*List, error) {
 		o, err := parse(raw, true)
 		var field *FieldError
 		if errors.As(err, &field) {
-			err = field.Under("items[" + strconv.Itoa(i) + "]")
+			err = field.Under(element("items", i))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot read a list: %w", err)

@@ -48,7 +48,7 @@ type Object struct {
 	// annotations is where in body the annotations are; they are decoded on
 	// demand, for most of them is a copy of the body (last applied).
 	annotations span
-	// body backs most of the strings above.
+	// body backs some of the strings above, but none that goes into a Key.
 	body string
 }
 

@@ -7,10 +7,11 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // FieldError says which field of a document is wrong, and how.
@@ -65,7 +66,9 @@ func FromJSON(data []byte) (*Object, error) {
 // parse reads metadata and checks the syntax of everything else. Where a key
 // occurs twice, the last one counts, as for encoding/json.
 func parse(data []byte, strip bool) (*Object, error) {
-	p := parser{data: data, in: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))}
+	p := parsers.Get().(*parser)
+	defer p.release()
+	p.reset(data)
 	if err := p.document(); err != nil {
 		var field *FieldError
 		if errors.As(err, &field) {
@@ -76,6 +79,23 @@ func parse(data []byte, strip bool) (*Object, error) {
 	return p.object(strip)
 }
 
+// parsers keeps what a parser needs anew for each object otherwise.
+var parsers = sync.Pool{New: func() any { return &parser{in: new(jsontext.Decoder)} }}
+
+func (p *parser) reset(data []byte) {
+	*p = parser{
+		in: p.in, data: data,
+		labels: p.labels[:0], finalizers: p.finalizers[:0], owners: p.owners[:0],
+	}
+	p.in.Reset(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
+}
+
+// release gives the parser back, which must not keep anybody's data.
+func (p *parser) release() {
+	p.reset(nil)
+	parsers.Put(p)
+}
+
 type parser struct {
 	data []byte
 	in   *jsontext.Decoder
@@ -84,19 +104,20 @@ type parser struct {
 
 	apiVersion, kind                                span
 	namespace, name, uid, resourceVersion, deletion span
-	generation, annotations, owners                 span
+	generation, annotations                         span
+	owners                                          []owner
 	labels                                          []span // key, value, key, value
 	finalizers                                      []span
 	managed                                         span // with the comma that belongs to it
 }
 
 func (p *parser) document() error {
-	err := p.members("", func(name string) error {
-		switch name {
+	err := p.members("", func(name []byte) error {
+		switch string(name) {
 		case "apiVersion":
-			return p.text(name, &p.apiVersion)
+			return p.text("apiVersion", &p.apiVersion)
 		case "kind":
-			return p.text(name, &p.kind)
+			return p.text("kind", &p.kind)
 		case "metadata":
 			return p.metadata()
 		default:
@@ -121,13 +142,14 @@ func (p *parser) metadata() error {
 	}
 	first := true
 	before := uint32(0) // where the member before ended
-	return p.members("metadata", func(name string) error {
+	return p.members("metadata", func(name []byte) error {
 		wasFirst, end := first, before
 		first = false
 		start := p.nameStart
+		managed := string(name) == "managedFields" // the name is gone after the value is read
 		err := p.metadataField(name)
 		before = uint32(p.in.InputOffset())
-		if name == "managedFields" && err == nil {
+		if managed && err == nil {
 			p.managed = p.memberSpan(wasFirst, start, end, before)
 		}
 		return err
@@ -148,56 +170,116 @@ func (p *parser) memberSpan(first bool, start, before, end uint32) span {
 	return span{start, end}
 }
 
-func (p *parser) metadataField(name string) error {
-	const at = "metadata."
-	switch name {
+func (p *parser) metadataField(name []byte) error {
+	switch string(name) {
 	case "namespace":
-		return p.text(at+name, &p.namespace)
+		return p.text("metadata.namespace", &p.namespace)
 	case "name":
-		return p.text(at+name, &p.name)
+		return p.text("metadata.name", &p.name)
 	case "uid":
-		return p.text(at+name, &p.uid)
+		return p.text("metadata.uid", &p.uid)
 	case "resourceVersion":
-		return p.text(at+name, &p.resourceVersion)
+		return p.text("metadata.resourceVersion", &p.resourceVersion)
 	case "deletionTimestamp":
-		return p.text(at+name, &p.deletion)
+		return p.text("metadata.deletionTimestamp", &p.deletion)
 	case "generation":
 		if kind := p.in.PeekKind(); kind != '0' && kind != 'n' {
-			return p.wrong(at+name, "must be a number")
+			return p.wrong("metadata.generation", "must be a number")
 		}
 		return p.value(&p.generation)
 	case "labels":
 		p.labels = p.labels[:0]
-		return p.textMap(at+name, func(key, value span) { p.labels = append(p.labels, key, value) })
+		return p.textMap("metadata.labels", func(key, value span) { p.labels = append(p.labels, key, value) })
 	case "annotations":
 		start := p.in.InputOffset()
-		if err := p.textMap(at+name, func(_, _ span) {}); err != nil {
+		if err := p.textMap("metadata.annotations", func(_, _ span) {}); err != nil {
 			return err
 		}
 		p.annotations = p.trimmed(start)
 		return nil
 	case "finalizers":
 		p.finalizers = p.finalizers[:0]
-		return p.elements(at+name, func(path string) error {
+		return p.elements("metadata.finalizers", func(i int) error {
 			var one span
-			if err := p.text(path, &one); err != nil {
-				return err
+			if err := p.text("", &one); err != nil {
+				return under(element("metadata.finalizers", i), err)
 			}
 			p.finalizers = append(p.finalizers, one)
 			return nil
 		})
 	case "ownerReferences":
-		if kind := p.in.PeekKind(); kind != '[' && kind != 'n' {
-			return p.wrong(at+name, "must be a list")
-		}
-		return p.value(&p.owners)
+		p.owners = p.owners[:0]
+		return p.elements("metadata.ownerReferences", func(i int) error {
+			var one owner
+			if err := p.owner(&one); err != nil {
+				return under(element("metadata.ownerReferences", i), err)
+			}
+			p.owners = append(p.owners, one)
+			return nil
+		})
 	default:
 		return p.in.SkipValue()
 	}
 }
 
-// members walks an object; each must read the member's value.
-func (p *parser) members(path string, each func(name string) error) error {
+// owner is an owner reference before its texts are known.
+type owner struct {
+	apiVersion, kind, name, uid    span
+	controller, blockOwnerDeletion *bool
+}
+
+func (p *parser) owner(to *owner) error {
+	return p.members("", func(name []byte) error {
+		switch string(name) {
+		case "apiVersion":
+			return p.text("apiVersion", &to.apiVersion)
+		case "kind":
+			return p.text("kind", &to.kind)
+		case "name":
+			return p.text("name", &to.name)
+		case "uid":
+			return p.text("uid", &to.uid)
+		case "controller":
+			return p.flag("controller", &to.controller)
+		case "blockOwnerDeletion":
+			return p.flag("blockOwnerDeletion", &to.blockOwnerDeletion)
+		default:
+			return p.in.SkipValue()
+		}
+	})
+}
+
+var yes, no = true, false
+
+// flag reads true, false or null, which is as good as no field.
+func (p *parser) flag(path string, to **bool) error {
+	switch p.in.PeekKind() {
+	case 't':
+		*to = &yes
+	case 'f':
+		*to = &no
+	case 'n':
+		*to = nil
+	default:
+		return p.wrong(path, "must be true or false")
+	}
+	return p.in.SkipValue()
+}
+
+func element(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+// under is an error of a value in the document that has it at path.
+func under(path string, err error) error {
+	var field *FieldError
+	if errors.As(err, &field) {
+		return field.Under(path)
+	}
+	return err
+}
+
+// members walks an object; each must read the member's value, after which name
+// is no longer valid.
+func (p *parser) members(path string, each func(name []byte) error) error {
 	if p.in.PeekKind() != '{' {
 		return p.wrong(path, "must be an object")
 	}
@@ -210,7 +292,11 @@ func (p *parser) members(path string, each func(name string) error) error {
 			return err
 		}
 		p.nameStart = uint32(p.in.InputOffset()) - uint32(len(raw))
-		if err := each(unquote(string(raw))); err != nil {
+		name := raw[1 : len(raw)-1]
+		if bytes.IndexByte(name, '\\') >= 0 {
+			name, _ = jsontext.AppendUnquote(nil, raw)
+		}
+		if err := each(name); err != nil {
 			return err
 		}
 	}
@@ -218,7 +304,7 @@ func (p *parser) members(path string, each func(name string) error) error {
 	return err
 }
 
-func (p *parser) elements(path string, each func(path string) error) error {
+func (p *parser) elements(path string, each func(i int) error) error {
 	switch p.in.PeekKind() {
 	case 'n':
 		return p.in.SkipValue()
@@ -230,7 +316,7 @@ func (p *parser) elements(path string, each func(path string) error) error {
 		return err
 	}
 	for i := 0; p.in.PeekKind() != ']'; i++ {
-		if err := each(path + "[" + strconv.Itoa(i) + "]"); err != nil {
+		if err := each(i); err != nil {
 			return err
 		}
 	}
@@ -320,14 +406,11 @@ func (p *parser) object(strip bool) (*Object, error) {
 	if !strip {
 		cut = span{}
 	}
-	body := string(p.data)
-	if !cut.empty() {
-		var b strings.Builder
-		b.Grow(len(p.data) - int(cut.end-cut.start))
-		b.Write(p.data[:cut.start])
-		b.Write(p.data[cut.end:])
-		body = b.String()
-	}
+	var b strings.Builder
+	b.Grow(len(p.data) - int(cut.end-cut.start))
+	b.Write(p.data[:cut.start])
+	b.Write(p.data[cut.end:])
+	body := b.String()
 	text := func(s span) string {
 		if s.empty() {
 			return ""
@@ -335,13 +418,17 @@ func (p *parser) object(strip bool) (*Object, error) {
 		return unquote(s.shifted(cut).of(body))
 	}
 
+	// What ends up in keys and indexes is copied: a part of the body would keep
+	// all of it in memory long after the object changed.
+	own := func(s span) string { return strings.Clone(text(s)) }
+
 	o := &Object{
 		apiVersion:      intern(text(p.apiVersion)),
 		kind:            intern(text(p.kind)),
 		namespace:       intern(text(p.namespace)),
-		name:            text(p.name),
-		uid:             text(p.uid),
-		resourceVersion: text(p.resourceVersion),
+		name:            own(p.name),
+		uid:             own(p.uid),
+		resourceVersion: own(p.resourceVersion),
 		deletion:        text(p.deletion),
 		annotations:     p.annotations.shifted(cut),
 		body:            body,
@@ -369,26 +456,17 @@ func (p *parser) object(strip bool) (*Object, error) {
 		// A generation that is no int64 is one that nothing can be compared with.
 		o.generation, _ = strconv.ParseInt(p.generation.shifted(cut).of(body), 10, 64)
 	}
-	if !p.owners.empty() {
-		owners, err := ownerReferences([]byte(p.owners.shifted(cut).of(body)))
-		if err != nil {
-			return nil, &FieldError{Path: "metadata.ownerReferences", Problem: "must be a list of owner references: " + err.Error()}
-		}
-		o.owners = owners
+	for _, one := range p.owners {
+		o.owners = append(o.owners, metav1.OwnerReference{
+			APIVersion:         intern(text(one.apiVersion)),
+			Kind:               intern(text(one.kind)),
+			Name:               own(one.name),
+			UID:                types.UID(own(one.uid)),
+			Controller:         one.controller,
+			BlockOwnerDeletion: one.blockOwnerDeletion,
+		})
 	}
 	return o, nil
-}
-
-func ownerReferences(raw []byte) ([]metav1.OwnerReference, error) {
-	var owners []metav1.OwnerReference
-	if err := json.Unmarshal(raw, &owners, jsontext.AllowDuplicateNames(true)); err != nil {
-		return nil, err
-	}
-	for i := range owners {
-		owners[i].APIVersion = intern(owners[i].APIVersion)
-		owners[i].Kind = intern(owners[i].Kind)
-	}
-	return owners, nil
 }
 
 // unquote is the text of a JSON string that the parser has checked.

@@ -66,9 +66,9 @@ func Decide(parent, candidate *object.Object, selector labels.Selector) Verdict 
 			return Foreign
 		case selector == nil || selector.Matches(labels.Set(candidate.Labels())):
 			return Own
-		case parent.Terminating():
+		case parent.Terminating() || candidate.Terminating():
 			// A parent on its way out changes nobody's owner: what it made goes
-			// with it.
+			// with it. And nothing is written to what is going away itself.
 			return Leave
 		default:
 			return Release

@@ -35,7 +35,9 @@ func mergeRoot(observed, last, desired map[string]any) (map[string]any, bool) {
 	return mergeObject(place{}, observed, last, desired)
 }
 
-// mergeObject returns observed itself, and false, where nothing changes.
+// mergeObject returns observed itself, and false, where nothing changes. A null
+// is as good as no field, wherever it stands: hooks that are written in Go send
+// it for an empty list, and do not mean to take out what the server put there.
 func mergeObject(at place, observed, last, desired map[string]any) (map[string]any, bool) {
 	out, copied := observed, false
 	write := func() map[string]any {
@@ -51,8 +53,8 @@ func mergeObject(at place, observed, last, desired map[string]any) (map[string]a
 		if want, ok := desired[key]; ok && want != nil {
 			continue
 		}
-		now, ok := observed[key]
-		if !ok || now == nil {
+		now := observed[key]
+		if now == nil || was == nil {
 			continue
 		}
 		left, changed := remove(at.field(key), now, was)
@@ -65,17 +67,12 @@ func mergeObject(at place, observed, last, desired map[string]any) (map[string]a
 		}
 	}
 	for key, want := range desired {
-		now, ok := observed[key]
-		absent := !ok || now == nil
 		if want == nil {
-			// An explicit null asks for the field to be gone.
-			if _, applied := last[key]; !absent && !applied {
-				delete(write(), key)
-			}
 			continue
 		}
+		now := observed[key]
 		was, applied := last[key]
-		if absent {
+		if now == nil {
 			if applied && empty(want) && object.Equal(was, want) {
 				// It was applied, and the server leaves empty fields out.
 				continue
