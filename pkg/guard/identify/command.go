@@ -53,10 +53,10 @@ const (
 	// of variables and URLs out.
 	dir = `(?:[^\s\x00"'=:<>]*/)?`
 	// flag is an option that takes no value in the next word: the letters that
-	// do (a user, a group, a file, a directory, a name) may not end it.
-	flag = `-(?:-[^\s\x00]*|[^\s\x00]*[^\s\x00ugGoCa])?`
+	// always do (a user, a file, a directory, a name) may not end it.
+	flag = `-(?:-[^\s\x00]*|[^\s\x00]*[^\s\x00uUoCa])?`
 	// flagAndValue is an option with its value in the next word.
-	flagAndValue = `(?:-\w*[oC]` + gap + `[^\s\x00-][^\s\x00]*|(?:-\w*[ugGa]|--[\w-]+)` + gap + `[\w:,+][\w:,+-]*)`
+	flagAndValue = `(?:-\w*[oC]` + gap + `[^\s\x00-][^\s\x00]*|(?:-\w*[uUgGa]|--[\w-]+)` + gap + `[\w:,+][\w:,+-]*)`
 	// plain is an operand in digits or capitals: 10s, TERM, 0x3, an
 	// environment variable's name.
 	plain = `[0-9A-Z][\w.:,+-]*`
@@ -112,10 +112,10 @@ func CommandRegexp(names []string) string {
 	return CommandRegexpHead + words + CommandRegexpMiddle + words + CommandRegexpTail
 }
 
-// expansionLimit bounds the work of expanding references to variables: a line
+// ExpansionLimit bounds the work of expanding references to variables: a line
 // with more references times variables than this is expanded only if the line
 // or a variable mentions a name that is looked for.
-const expansionLimit = 400
+const ExpansionLimit = 400
 
 // CommandLine returns the command line of a container with its $(VAR)
 // references replaced as the kubelet replaces them, as far as admission can
@@ -146,7 +146,7 @@ func CommandLine(c *corev1.Container, names []string) string {
 }
 
 func worthExpanding(line string, env []corev1.EnvVar, names []string) bool {
-	if len(env)*strings.Count(line, "$(") <= expansionLimit || mentionsAny(line, names) {
+	if len(env)*strings.Count(line, "$(") <= ExpansionLimit || mentionsAny(line, names) {
 		return true
 	}
 	for i := range env {
@@ -178,11 +178,13 @@ func expand(s string, lookup func(name string) (string, bool)) string {
 		parts := strings.Split(segment, "$(")
 		for j := 1; j < len(parts); j++ {
 			name, rest, closed := strings.Cut(parts[j], ")")
-			if value, ok := lookup(name); closed && ok {
-				parts[j] = value + rest
-			} else {
-				parts[j] = "$(" + parts[j]
+			if closed && name != "" {
+				if value, known := lookup(name); known {
+					parts[j] = value + rest
+					continue
+				}
 			}
+			parts[j] = "$(" + parts[j]
 		}
 		segments[i] = strings.Join(parts, "")
 	}
