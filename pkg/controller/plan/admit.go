@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -24,6 +25,8 @@ type desired struct {
 	hash   [32]byte
 
 	labels, annotations map[string]string
+	// parent is the UID of the parent.
+	parent types.UID
 }
 
 // admit sorts out the children that the parent may have, by kind, in the hook's
@@ -64,7 +67,7 @@ func (m *maker) admit() (map[schema.GroupKind][]desired, error) {
 		written.Version = child.Object.GroupVersionKind().Version
 		out[kind.GroupKind()] = append(out[kind.GroupKind()], desired{
 			path: child.Path, key: key, kind: written, object: child.Object, hash: hash(child.Object, extra),
-			labels: m.in.Labels, annotations: m.in.Annotations,
+			labels: m.in.Labels, annotations: m.in.Annotations, parent: m.in.Parent.UID(),
 		})
 	}
 	return out, nil
@@ -142,6 +145,7 @@ func (d desired) content() map[string]any {
 	}
 	put(metadata, "labels", d.labels)
 	put(metadata, "annotations", d.annotations)
+	d.disown(metadata)
 	if d.kind.Group == "" && d.kind.GroupVersionKind.Kind == "Secret" {
 		foldStringData(content)
 	}
@@ -195,16 +199,29 @@ func texts(from map[string]string) map[string]any {
 	return out
 }
 
-// own makes parent the controller of a new child. Owners that the hook named
-// stay, but for the parent itself and for other controllers: there is only one.
+// disown takes out of a desired child who controls it: that is not for the hook
+// to say. One that returns what it was shown names the parent, and must not be
+// able to take the reference off later by returning something else.
+func (d desired) disown(metadata map[string]any) {
+	refs, ok := metadata["ownerReferences"].([]any)
+	if !ok {
+		return
+	}
+	kept := slices.DeleteFunc(slices.Clone(refs), func(ref any) bool {
+		fields, ok := ref.(map[string]any)
+		return ok && (fields["uid"] == string(d.parent) || fields["controller"] == true)
+	})
+	metadata["ownerReferences"] = kept
+	if len(kept) == 0 {
+		delete(metadata, "ownerReferences")
+	}
+}
+
+// own makes parent the controller of a child.
 func own(content map[string]any, parent object.Reference) {
 	metadata := content["metadata"].(map[string]any)
 	refs, _ := metadata["ownerReferences"].([]any)
-	refs = slices.DeleteFunc(slices.Clone(refs), func(ref any) bool {
-		fields, ok := ref.(map[string]any)
-		return !ok || fields["uid"] == string(parent.UID) || fields["controller"] == true
-	})
-	metadata["ownerReferences"] = append(refs, map[string]any{
+	metadata["ownerReferences"] = append(slices.Clone(refs), map[string]any{
 		"apiVersion":         parent.APIVersion,
 		"kind":               parent.Kind,
 		"name":               parent.Name,

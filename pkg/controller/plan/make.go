@@ -179,6 +179,13 @@ func (m *maker) change(kind Kind, child desired, observed *object.Object) (Step,
 	if step.Object, err = object.FromContent(merged.Content); err != nil {
 		return Step{}, false, m.failed(child, err)
 	}
+	if !m.own(step.Object) {
+		// An annotation of old remembers our owner reference as the hook's.
+		own(merged.Content, object.ReferenceOf(m.in.Parent))
+		if step.Object, err = object.FromContent(merged.Content); err != nil {
+			return Step{}, false, m.failed(child, err)
+		}
+	}
 	return step, true, nil
 }
 

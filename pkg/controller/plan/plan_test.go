@@ -286,6 +286,42 @@ func TestGeneratedSelectorAndMarksAreInjected(t *testing.T) {
 	}
 }
 
+func TestTheHookDoesNotDecideWhoControlsAChild(t *testing.T) {
+	const other = `{"apiVersion":"v1","kind":"Node","name":"n","uid":"o"}`
+	in := plan.Input{
+		Parent: parse(t, parentText),
+		Kinds:  []plan.Kind{pods(v1alpha1.ChildUpdateInPlace)},
+		Desired: children(t,
+			podText("a", mine, "1"),
+			podText("b", theirs, "1"),
+			podText("c", `"ownerReferences":[`+other+`]`, "1"),
+			podText("d", "", "2")),
+		// An annotation that remembers the parent's reference, as an echo under
+		// another implementation leaves it behind.
+		Observed: object.NewSet(nil, parse(t, podText("d", fmt.Sprintf(`"namespace":"ns","uid":"u",%s,"annotations":{%q:%q}`,
+			mine, object.LastAppliedAnnotation, podText("d", `"namespace":"ns",`+mine, "1")), "1"))),
+	}
+	got, err := plan.Make(in)
+	if err != nil || len(got.Steps) != 4 {
+		t.Fatalf("%v, %v", told(got), err)
+	}
+	for _, step := range got.Steps {
+		controllers := 0
+		for _, ref := range step.Object.OwnerReferences() {
+			if ref.Controller != nil && *ref.Controller {
+				controllers++
+			}
+		}
+		last, _ := step.Object.Annotation(object.LastAppliedAnnotation)
+		if controllers != 1 || !object.ControlledBy(step.Object, "p-uid") || strings.Contains(last, "p-uid") {
+			t.Errorf("writes %s", step.Object.Body())
+		}
+		if want := map[string]int{"c": 2}[step.Key.Name]; want != 0 && len(step.Object.OwnerReferences()) != want {
+			t.Errorf("writes %s", step.Object.Body())
+		}
+	}
+}
+
 func TestStringDataOfASecretIsItsData(t *testing.T) {
 	tests := []struct{ in, want, why string }{
 		{`"stringData":{"a":"x","b":"y"},"data":{"a":"b2xk","c":"eg=="}`, `{"data":{"a":"eA==","b":"eQ==","c":"eg=="}}`, "stringData wins"},
