@@ -46,6 +46,11 @@ type request struct {
 
 func (r request) attributes(t testing.TB) *admission.VersionedAttributes {
 	t.Helper()
+	for _, object := range []runtime.Object{r.object, r.old} {
+		if object != nil {
+			object.GetObjectKind().SetGroupVersionKind(r.kind)
+		}
+	}
 	attributes := admission.NewAttributesRecord(r.object, r.old, r.kind, r.namespace, r.name, r.resource, r.subresource,
 		r.operation, nil, false, &user.DefaultInfo{Name: r.user})
 	v, err := admission.NewVersionedAttributes(attributes, r.kind, nil)
@@ -420,6 +425,9 @@ func TestCost(t *testing.T) {
 	}
 }
 
+// validators are the policies, compiled once. Tests here do not run in parallel.
+var validators = map[string]validating.Validator{}
+
 // validate runs the policy of that name; nil means that it lets the request through.
 func validate(t testing.TB, name string, r request, policy *v1alpha1.SingletonPolicy) *validating.PolicyDecision {
 	t.Helper()
@@ -428,7 +436,10 @@ func validate(t testing.TB, name string, r request, policy *v1alpha1.SingletonPo
 		if !ok || p.Name != name {
 			continue
 		}
-		result := validator(t, p).Validate(context.Background(), r.resource, r.attributes(t), unstructuredOf(t, policy), nil, celconfig.RuntimeCELCostBudget, nil)
+		if validators[name] == nil {
+			validators[name] = validator(t, p)
+		}
+		result := validators[name].Validate(context.Background(), r.resource, r.attributes(t), unstructuredOf(t, policy), nil, celconfig.RuntimeCELCostBudget, nil)
 		for i := range result.Decisions {
 			if result.Decisions[i].Action == validating.ActionDeny {
 				return &result.Decisions[i]
