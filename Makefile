@@ -39,7 +39,7 @@ build: ## Build controller and guard into bin/
 
 .PHONY: controlplane
 controlplane: ## Build etcd and the Kubernetes programs into the cache folder (or check KUBEBUILDER_ASSETS)
-	@$(GO) run ./test/local assets
+	@$(GO) run ./test/kit/assets
 
 ##@ Check
 

@@ -73,12 +73,12 @@ Press Ctrl-C here to stop it. The next "make run" goes on with the same data; "m
 `, c.bold("The cluster runs."), kubeconfig)
 }
 
-// kubectl runs a command as the person would type it, shows it with its output,
-// and returns both streams together.
+// kubectl runs commands as the person would type them.
 type kubectl struct {
 	path       string
 	kubeconfig string
 	console    *console
+	dir        string // where it runs, so that paths of manifests are short
 }
 
 // newKubectl finds kubectl in PATH.
@@ -103,6 +103,7 @@ func (k *kubectl) show(ctx context.Context, args ...string) (string, error) {
 // quiet runs kubectl and shows nothing.
 func (k *kubectl) quiet(ctx context.Context, args ...string) (string, error) {
 	command := exec.CommandContext(ctx, k.path, args...)
+	command.Dir = k.dir
 	command.Env = append(os.Environ(), "KUBECONFIG="+k.kubeconfig)
 	var output bytes.Buffer
 	command.Stdout, command.Stderr = &output, &output

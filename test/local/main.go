@@ -20,8 +20,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-
-	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 func main() {
@@ -70,19 +68,6 @@ func command() *cobra.Command {
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				return runDemo(cmd.Context(), newConsole(os.Stdout))
-			},
-		},
-		&cobra.Command{
-			Use:   "assets",
-			Short: "Build the control plane's programs, or check KUBEBUILDER_ASSETS",
-			Args:  cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				folder, err := kit.Assets(cmd.Context(), os.Stdout)
-				if err != nil {
-					return err
-				}
-				fmt.Println("control plane programs:", folder)
-				return nil
 			},
 		},
 	)
