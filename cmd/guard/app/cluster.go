@@ -63,7 +63,8 @@ func readPolicyOnce(ctx context.Context, slot *claim.Slot, server string) error 
 	case err == nil:
 		return nil
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("cannot find the API %s on %s: apply config/crd first (kubectl apply -k config/crd)", guardv1alpha1.GroupVersion, server)
+		return fmt.Errorf("cannot find the CRD %s.%s on %s: apply config/crd first (kubectl apply -k config/crd)",
+			guardv1alpha1.SingletonPolicyResource, guardv1alpha1.GroupVersion.Group, server)
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%w; apply config/guard, which has the guard's role", err)
 	default:

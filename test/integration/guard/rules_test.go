@@ -32,7 +32,7 @@ func refused(t *testing.T, err error, rule decide.Rule, holder string) {
 }
 
 func TestRules(t *testing.T) {
-	s := install(t, 2)
+	s := install(t, 2, webhookOnly)
 	namespace := s.namespace("rules")
 	admin, other := s.admins[0], s.admins[1]
 	holder := namespace + "/first"

@@ -18,12 +18,10 @@ import (
 	"testing"
 	"time"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -35,7 +33,6 @@ import (
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/audit"
-	"github.com/metacontroller-solo/solo/pkg/guard/webhook"
 	"github.com/metacontroller-solo/solo/test/kit"
 	"github.com/metacontroller-solo/solo/test/kit/process"
 )
@@ -118,14 +115,14 @@ var builtProgram = sync.OnceValues(func() (string, error) {
 })
 
 // install applies the manifests and starts n guards, each at another API server.
-func install(t testing.TB, n int, args ...string) *suite {
+func install(t testing.TB, n int, layers layers, args ...string) *suite {
 	t.Helper()
 	s := prepare(t)
 	for i := range n {
 		s.start(guardConfig{server: i % s.cp.APIServers(), args: args})
 	}
 	s.point()
-	s.configureWebhooks()
+	s.admission(layers)
 	return s
 }
 
@@ -414,40 +411,5 @@ func (s *suite) httpClient() *http.Client {
 	return &http.Client{
 		Timeout:   patience,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.cp.CA().Pool(), MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true},
-	}
-}
-
-// configureWebhooks installs the webhook configuration, with the balancer's
-// address in place of the Service, and removes it with the test.
-func (s *suite) configureWebhooks() {
-	s.t.Helper()
-	configuration := s.webhooks()
-	url := "https://" + s.balancer.address() + webhook.Path
-	for i := range configuration.Webhooks {
-		configuration.Webhooks[i].ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: s.cp.CA().CertPEM()}
-	}
-	if err := s.admin().Create(s.ctx(), configuration); err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() {
-		if err := s.admin().Delete(context.Background(), configuration); err != nil {
-			s.t.Error(err)
-		}
-	})
-	s.effective()
-}
-
-// effective waits until every API server calls the webhook: a probe that the
-// guard refuses, in a dry run that leaves nothing behind.
-func (s *suite) effective() {
-	s.t.Helper()
-	for _, admin := range s.admins {
-		s.eventually(func() error {
-			err := admin.Create(s.ctx(), deployment("default", "probe"), client.DryRunAll)
-			if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "admission webhook") {
-				return nil
-			}
-			return fmt.Errorf("a Deployment of Metacontroller is not refused yet: %v", err)
-		})
 	}
 }

@@ -1,7 +1,6 @@
 package guard_test
 
 import (
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -75,33 +74,4 @@ func cronJob(namespace, name string) *batchv1.CronJob {
 
 func pod(namespace, name, image string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: named(namespace, name), Spec: podSpec(image)}
-}
-
-// webhooks is the webhook configuration under test.
-func (s *suite) webhooks() *admissionregistrationv1.ValidatingWebhookConfiguration {
-	hook := func(name string, policy admissionregistrationv1.FailurePolicyType, rules ...admissionregistrationv1.RuleWithOperations) admissionregistrationv1.ValidatingWebhook {
-		for i := range rules {
-			rules[i].Operations = []admissionregistrationv1.OperationType{"CREATE", "UPDATE"}
-			rules[i].APIVersions = []string{"*"}
-		}
-		return admissionregistrationv1.ValidatingWebhook{
-			Name: name + ".guard.metacontroller.io", Rules: rules, FailurePolicy: &policy,
-			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNoneOnDryRun),
-			AdmissionReviewVersions: []string{"v1"},
-			TimeoutSeconds:          ptr.To[int32](10),
-		}
-	}
-	rule := func(group string, resources ...string) admissionregistrationv1.RuleWithOperations {
-		return admissionregistrationv1.RuleWithOperations{Rule: admissionregistrationv1.Rule{APIGroups: []string{group}, Resources: resources}}
-	}
-	return &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "metacontroller-guard"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{
-			hook("workloads", admissionregistrationv1.Fail,
-				rule("apps", "statefulsets", "deployments", "replicasets", "daemonsets"),
-				rule("batch", "jobs", "cronjobs"), rule("", "replicationcontrollers")),
-			hook("pods", admissionregistrationv1.Ignore, rule("", "pods", "pods/ephemeralcontainers")),
-			hook("scale", admissionregistrationv1.Ignore, rule("*", "*/scale")),
-		},
-	}
 }
