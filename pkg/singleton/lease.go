@@ -52,16 +52,17 @@ type Lease struct {
 // New makes a Lease that is not yet held.
 func New(config Config) *Lease { return &Lease{Config: config} }
 
-// Check returns ErrLost unless this process holds the Lease at this moment. Every
-// write asks first: a process that was paused finds out here, before its timers
-// do.
-func (l *Lease) Check() error {
+// Until returns until when this process may write, or ErrLost if it does not hold
+// the Lease at this moment. Every write asks first, and ends by then: a process
+// that was paused finds out here, before its timers do, and no write outlives the
+// hold on the Lease that allowed it.
+func (l *Lease) Until() (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || !l.Clock.Now().Before(l.deadline) {
-		return ErrLost
+		return time.Time{}, ErrLost
 	}
-	return nil
+	return l.deadline, nil
 }
 
 // heldSince moves the deadline after a write of the Lease that was sent at the
@@ -72,7 +73,7 @@ func (l *Lease) heldSince(sent time.Time) {
 	l.deadline = sent.Add(RenewDeadline)
 }
 
-// end makes every Check fail from now on.
+// end makes every Until fail from now on.
 func (l *Lease) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -185,15 +185,20 @@ func leasesOf(config *Config, client coordinationclient.LeasesGetter, log logr.L
 	return []*singleton.Lease{singleton.New(one)}
 }
 
-// fenceOf stops writes unless all leases are held.
-func fenceOf(leases []*singleton.Lease) func() error {
-	return func() error {
+// fenceOf allows writes as long as all leases are held.
+func fenceOf(leases []*singleton.Lease) cluster.Fence {
+	return func() (time.Time, error) {
+		var earliest time.Time
 		for _, lease := range leases {
-			if err := lease.Check(); err != nil {
-				return err
+			until, err := lease.Until()
+			if err != nil {
+				return time.Time{}, err
+			}
+			if earliest.IsZero() || until.Before(earliest) {
+				earliest = until
 			}
 		}
-		return nil
+		return earliest, nil
 	}
 }
 
@@ -211,7 +216,7 @@ var (
 
 // control runs the controllers until ctx ends. When it returns nothing writes
 // any more.
-func control(ctx context.Context, config *Config, ways clients, table *resources.Resources, kinds map[string]object.Kind, fence func() error, log logr.Logger) error {
+func control(ctx context.Context, config *Config, ways clients, table *resources.Resources, kinds map[string]object.Kind, fence cluster.Fence, log logr.Logger) error {
 	events := cluster.NewRecorder(logr.NewContext(ctx, log), ways.events, cluster.EventLimits{QPS: config.EventsQPS, Burst: config.EventsBurst}, fence)
 	defer func() {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventFlush)

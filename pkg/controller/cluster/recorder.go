@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -24,9 +23,6 @@ const EventComponent = "metacontroller"
 // maxEventMessage is what the API server accepts as the message of an event.
 const maxEventMessage = 1024
 
-// eventTimeout is for sending one event.
-const eventTimeout = 10 * time.Second
-
 // EventLimits bound the events about one object.
 type EventLimits struct {
 	// QPS is how many a second are sent in the long run.
@@ -42,7 +38,7 @@ type Recorder struct {
 	recorder    record.EventRecorder
 	correlator  *record.EventCorrelator
 	client      typedcorev1.EventsGetter
-	fence       func() error
+	fence       Fence
 	log         logr.Logger
 
 	mu sync.Mutex
@@ -55,7 +51,7 @@ type Recorder struct {
 
 // NewRecorder starts to record. Events are sent while fence returns no error.
 // Shutdown ends it.
-func NewRecorder(ctx context.Context, client typedcorev1.EventsGetter, limits EventLimits, fence func() error) *Recorder {
+func NewRecorder(ctx context.Context, client typedcorev1.EventsGetter, limits EventLimits, fence Fence) *Recorder {
 	r := &Recorder{
 		broadcaster: record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx))),
 		correlator:  record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{QPS: limits.QPS, BurstSize: limits.Burst}),
@@ -74,10 +70,13 @@ func NewRecorder(ctx context.Context, client typedcorev1.EventsGetter, limits Ev
 func (r *Recorder) send(event *corev1.Event) {
 	defer r.handled()
 	result, err := r.correlator.EventCorrelate(event.DeepCopy())
-	if err != nil || result.Skip || r.fence() != nil {
+	if err != nil || result.Skip {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), eventTimeout)
+	ctx, cancel, err := r.fence.guard(context.Background())
+	if err != nil {
+		return
+	}
 	defer cancel()
 	events := r.client.Events(result.Event.Namespace)
 	var sent *corev1.Event

@@ -36,12 +36,32 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 // Writer writes objects. It may be used by several goroutines at once.
 type Writer struct {
 	client rest.Interface
-	fence  func() error
+	fence  Fence
+}
+
+// Fence says until when this process may write, or why it may not.
+type Fence func() (time.Time, error)
+
+// guard is the context of one write. The write ends when the fence says so, or
+// after requestTimeout; not when ctx does: a write that is under way when the
+// program stops is waited for, since what became of it would be unknown
+// otherwise.
+func (f Fence) guard(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	until, err := f()
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	ctx, stopEarlier := context.WithDeadline(ctx, until)
+	return ctx, func() { stopEarlier(); stop() }, nil
 }
 
 // NewWriter makes a Writer that asks fence before each write. A fence that
 // returns an error stops the write.
-func NewWriter(client rest.Interface, fence func() error) *Writer {
+func NewWriter(client rest.Interface, fence Fence) *Writer {
 	return &Writer{client: client, fence: fence}
 }
 
@@ -82,9 +102,11 @@ func (w *Writer) SetFinalizers(ctx context.Context, kind object.Kind, o *object.
 // Delete deletes the object with this name if it still has this uid. What it
 // owns is deleted after it, in the background.
 func (w *Writer) Delete(ctx context.Context, kind object.Kind, key object.Key, uid types.UID) error {
-	if err := w.fence(); err != nil {
+	ctx, cancel, err := w.fence.guard(ctx)
+	if err != nil {
 		return err
 	}
+	defer cancel()
 	background := metav1.DeletePropagationBackground
 	options, err := json.Marshal(&metav1.DeleteOptions{
 		TypeMeta:          metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"},
@@ -94,8 +116,6 @@ func (w *Writer) Delete(ctx context.Context, kind object.Kind, key object.Key, u
 	if err != nil {
 		return fmt.Errorf("cannot encode delete options: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	return w.client.Delete().AbsPath(Path(kind, key.Namespace, key.Name)).
 		SetHeader("Content-Type", "application/json").Body(options).Do(ctx).Error()
 }
@@ -108,10 +128,10 @@ func (w *Writer) Get(ctx context.Context, kind object.Kind, namespace, name stri
 }
 
 func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) (*object.Object, error) {
-	if err := w.fence(); err != nil {
+	ctx, cancel, err := w.fence.guard(ctx)
+	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if body != nil {
 		request = request.Body(body)

@@ -18,7 +18,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -57,7 +59,13 @@ func newFixture(t *testing.T) *fixture {
 	cp := kit.Shared(t)
 	admin := cp.AdminConfig(0)
 	install(t, admin)
-	c, err := client.New(admin, client.Options{})
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := client.New(admin, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,6 +332,16 @@ func (f *fixture) event(about client.Object, reason string, texts ...string) cor
 		f.t.Errorf("component of event is %q", found.Source.Component)
 	}
 	return found
+}
+
+// eventsOf returns the events about an object.
+func (f *fixture) eventsOf(about client.Object) []corev1.Event {
+	f.t.Helper()
+	var list corev1.EventList
+	if err := f.client.List(f.t.Context(), &list, client.InNamespace(about.GetNamespace())); err != nil {
+		f.t.Fatal(err)
+	}
+	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.InvolvedObject.UID != about.GetUID() })
 }
 
 // request is what the default hook reads.

@@ -6,10 +6,14 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
 	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
 	policy, err := filepath.Abs("testdata/audit-policy.yaml")
 	if err != nil {
 		panic(err)
