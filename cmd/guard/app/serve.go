@@ -226,7 +226,9 @@ func addReconciler(manager ctrl.Manager, options *serveOptions, live client.Clie
 		Watches(&appsv1.StatefulSet{}, concerned).
 		WatchesMetadata(&corev1.Pod{}, concerned).
 		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(
-			func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{NamespacedName: key}} })).
+			func(context.Context, client.Object) []reconcile.Request {
+				return []reconcile.Request{{NamespacedName: key}}
+			})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(reconciler)
 	if err != nil {
