@@ -173,10 +173,12 @@ func untilEstablished(ctx context.Context, c client.Client, name string) error {
 		if err := c.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
 			return err
 		}
-		conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
+		// The conditions of a CRD that was made just now are null.
+		value, _, err := unstructured.NestedFieldNoCopy(crd.Object, "status", "conditions")
 		if err != nil {
 			return err
 		}
+		conditions, _ := value.([]any)
 		if slices.ContainsFunc(conditions, established) {
 			return nil
 		}
