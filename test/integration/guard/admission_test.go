@@ -59,12 +59,20 @@ func (s *suite) admission(layers layers) {
 	if layers == allLayers {
 		pods = byPolicy
 	}
+	s.asked()
+	for _, admin := range s.admins {
+		s.eventually(func() error {
+			return refusedBy(admin.Create(s.ctx(), pod("default", "probe", instanceImage), client.DryRunAll), pods)
+		})
+	}
+}
+
+// asked waits until every API server asks a guard about workloads.
+func (s *suite) asked() {
+	s.t.Helper()
 	for _, admin := range s.admins {
 		s.eventually(func() error {
 			return refusedBy(admin.Create(s.ctx(), deployment("default", "probe"), client.DryRunAll), byWebhook)
-		})
-		s.eventually(func() error {
-			return refusedBy(admin.Create(s.ctx(), pod("default", "probe", instanceImage), client.DryRunAll), pods)
 		})
 	}
 }

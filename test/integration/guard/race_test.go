@@ -73,8 +73,11 @@ func TestRace(t *testing.T) {
 		group.Wait()
 		s.nextRound(s.judgeRound(round, objects, errs, tally))
 		if round%20 == 19 {
-			// The API servers connect again, each to the next guard.
+			// The API servers connect again, each to the next guard. What they
+			// still send over a connection that is gone fails closed, so that a
+			// round begins only when they have noticed.
 			s.balancer.reset()
+			s.asked()
 		}
 	}
 	t.Logf("%d rounds in %s: %v", rounds, time.Since(start).Round(time.Second), tally)
