@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -246,12 +247,14 @@ func TestNamesAndEnvironmentOfOthersDecideNothing(t *testing.T) {
 	})
 }
 
-var portOfRegistry = regexp.MustCompile(`^([^/:]*):[0-9]+/`)
+var portOfRegistry = regexp.MustCompile(`^([^/:]*):[^/]*/`)
 
 // oracle is what go-containerregistry says, in the words of this package.
 func oracle(image string) (string, bool) {
 	ref, err := name.ParseReference(image, name.WeakValidation)
-	if err != nil {
+	// Letters outside ASCII are in no reference that a registry serves; lower
+	// case is ASCII's here, for it is in CEL.
+	if err != nil || strings.ContainsFunc(image, func(r rune) bool { return r > unicode.MaxASCII }) {
 		return "", false
 	}
 	repository := strings.ToLower(ref.Context().Name())

@@ -189,7 +189,7 @@ func webhooks(o Options) client.Object {
 		if path == "" {
 			path = "spec.template"
 		}
-		podSpec += fmt.Sprintf("request.resource.resource == '%s' && request.resource.group == '%s' ? object%s.?spec.orValue({}) : ",
+		podSpec += fmt.Sprintf("request.resource.resource == %q && request.resource.group == %q ? object%s.?spec.orValue({}) : ",
 			custom.Resource, custom.Group, optionalPath(path))
 	}
 	podSpec += "object.?spec.?template.?spec.orValue({}))"
@@ -218,7 +218,7 @@ func webhooks(o Options) client.Object {
 func optionalPath(path string) string {
 	var b strings.Builder
 	for _, step := range strings.Split(path, ".") {
-		b.WriteString("[?'" + step + "']")
+		fmt.Fprintf(&b, "[?%q]", step)
 	}
 	return b.String()
 }

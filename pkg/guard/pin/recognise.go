@@ -97,14 +97,29 @@ func raw(text string) string { return `r"""` + text + `"""` }
 
 // containersOf is the list of all containers of a Pod's spec.
 func containersOf(podSpec string) string {
-	return fmt.Sprintf("%[1]s.?containers.orValue([]) + %[1]s.?initContainers.orValue([]) + %[1]s.?ephemeralContainers.orValue([])", podSpec)
+	return listField(podSpec, "containers") + " + " + listField(podSpec, "initContainers") + " + " + listField(podSpec, "ephemeralContainers")
+}
+
+// listField and stringField read a field that may be missing, null (as a nil
+// list of containers is) or, in a custom kind, anything else.
+func listField(object, field string) string {
+	return typedField(object, field, "list", "[]")
+}
+
+func stringField(object, field string) string {
+	return typedField(object, field, "string", "''")
+}
+
+func typedField(object, field, kind, empty string) string {
+	value := object + ".?" + field + ".orValue(" + empty + ")"
+	return "(type(" + value + ") == " + kind + " ? " + value + " : " + empty + ")"
 }
 
 // instances is the list of those containers that run an instance, as one
 // string of name and image each: for containers of one Pod, whose command
 // cannot be changed, equal strings mean the same instance.
 func instances(podSpec string, w words) string {
-	return "(" + containersOf(podSpec) + ").filter(c, " + instance(w) + ").map(c, c.?name.orValue('') + ' ' + c.?image.orValue(''))"
+	return "(" + containersOf(podSpec) + ").filter(c, " + instance(w) + ").map(c, " + stringField("c", "name") + " + ' ' + " + stringField("c", "image") + ")"
 }
 
 // runsInstance says whether a Pod's spec has such a container.
@@ -140,7 +155,7 @@ func matches(text, expression string, dynamic bool) string {
 // repository is identify.Repository of the container c, as a list of one:
 // CEL has no local variables, a list of one and map take their place.
 func repository() string {
-	return "[c.?image.orValue('').lowerAscii().split('@')[0]]" +
+	return "[" + stringField("c", "image") + ".lowerAscii().split('@')[0]]" +
 		// The tag.
 		".map(r, r.matches('" + `:[^/:]*$` + "') ? r.substring(0, r.lastIndexOf(':')) : r)" +
 		// Docker Hub, where no registry is named.
@@ -153,14 +168,12 @@ func repository() string {
 
 // commandLine is identify.CommandLine of the container c, as a list of one.
 func commandLine(w words) string {
-	const (
-		line = `[c.?command.orValue([]).join('\x00') + '\x00' + c.?args.orValue([]).join('\x00') + '\x00']`
-		env  = "c.?env.orValue([])"
-	)
-	value := "f[size(f) - 1].?value.orValue('')"
-	nested := "[" + value + "].map(v, v.contains('$(') ? " + expand("v", env, "2", "f2[size(f2) - 1].?value.orValue('')") + " : v)[0]"
+	line := "[" + listField("c", "command") + `.join('\x00') + '\x00' + ` + listField("c", "args") + `.join('\x00') + '\x00']`
+	env := listField("c", "env")
+	value := stringField("f[size(f) - 1]", "value")
+	nested := "[" + value + "].map(v, v.contains('$(') ? " + expand("v", env, "2", stringField("f2[size(f2) - 1]", "value")) + " : v)[0]"
 	worth := "(size(" + env + ") * (size(l.split('$(')) - 1) <= " + fmt.Sprint(identify.ExpansionLimit) +
-		" || " + w.names("l") + " || " + env + ".exists(e, has(e.value) && " + w.names("e.value") + "))"
+		" || " + w.names("l") + " || " + env + ".exists(e, " + w.names(stringField("e", "value")) + "))"
 	return line + ".map(l, l.contains('$(') && " + worth + " ? " + expand("l", env, "", nested) + " : l)"
 }
 
@@ -172,7 +185,7 @@ func commandLine(w words) string {
 func expand(text, env, suffix, value string) string {
 	in := strings.NewReplacer("TEXT", text, "ENV", env, "VALUE", value, "$S", suffix)
 	return in.Replace("TEXT.split('$$').map(g$S, ('$()' + g$S).split('$(').map(p$S, !p$S.contains(')') ? '$(' + p$S : " +
-		"[ENV.filter(e$S, e$S.name == p$S.substring(0, p$S.indexOf(')')))].map(f$S, " +
+		"[ENV.filter(e$S, e$S.?name.orValue('') == p$S.substring(0, p$S.indexOf(')')))].map(f$S, " +
 		"size(f$S) == 0 || p$S.startsWith(')') || has(f$S[size(f$S) - 1].valueFrom) ? '$(' + p$S : VALUE + p$S.substring(p$S.indexOf(')') + 1))[0]" +
 		").join('').substring(5)).join('$')")
 }

@@ -7,6 +7,8 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/metacontroller-solo/solo/pkg/guard/identify"
 )
 
 // File is a rendered manifest.
@@ -22,9 +24,20 @@ const kustomization = "kustomization.yaml"
 // header says where the files come from.
 const header = "# Rendered by package pkg/guard/pin, as \"guard render\" prints it. Do not edit: change the package.\n"
 
+// check refuses a match that cannot be written into expressions.
+func check(o Options) error {
+	if _, err := identify.Compile(o.withDefaults().Match); err != nil {
+		return fmt.Errorf("cannot render the admission objects: %w", err)
+	}
+	return nil
+}
+
 // Files returns the manifests, one for each name of a policy or webhook
 // configuration, and the kustomization that lists them in order.
 func Files(o Options) ([]File, error) {
+	if err := check(o); err != nil {
+		return nil, err
+	}
 	var files []File
 	index := map[string]int{}
 	for _, object := range Objects(o) {
@@ -50,6 +63,9 @@ func Files(o Options) ([]File, error) {
 
 // YAML returns all objects as one stream of documents.
 func YAML(o Options) ([]byte, error) {
+	if err := check(o); err != nil {
+		return nil, err
+	}
 	var b bytes.Buffer
 	for i, object := range Objects(o) {
 		data, err := document(object)
