@@ -3,20 +3,22 @@ package guard_test
 import (
 	"io"
 	"net"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 )
 
-// balancer stands for the Service in front of the guards: it hands out
-// connections in turn to the targets that answer.
+// balancer stands for the Service in front of the guards: it gives each new
+// connection to the target that has the fewest and answers, in turn where they
+// have the same. An API server keeps one connection for all that it asks.
 type balancer struct {
 	listener net.Listener
-	next     atomic.Uint64
 
 	// mutex guards the fields below.
 	mutex   sync.Mutex
+	turn    int
 	targets []string
+	load    map[string]int
 	open    map[net.Conn]struct{}
 }
 
@@ -26,7 +28,7 @@ func newBalancer(t testing.TB) *balancer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &balancer{listener: listener, open: map[net.Conn]struct{}{}}
+	b := &balancer{listener: listener, load: map[string]int{}, open: map[net.Conn]struct{}{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -66,14 +68,31 @@ func (b *balancer) reset() {
 	}
 }
 
+// order is the targets, the one to try first at the front.
+func (b *balancer) order() []string {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	if len(b.targets) == 0 {
+		return nil
+	}
+	b.turn++
+	turned := append(slices.Clone(b.targets[b.turn%len(b.targets):]), b.targets[:b.turn%len(b.targets)]...)
+	slices.SortStableFunc(turned, func(x, y string) int { return b.load[x] - b.load[y] })
+	return turned
+}
+
+func (b *balancer) count(target string, change int) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	b.load[target] += change
+}
+
 func (b *balancer) forward(client net.Conn) {
 	defer client.Close()
-	b.mutex.Lock()
-	targets := b.targets
-	b.mutex.Unlock()
 	var server net.Conn
-	for range targets {
-		target := targets[b.next.Add(1)%uint64(len(targets))]
+	for _, target := range b.order() {
+		b.count(target, 1)
+		defer b.count(target, -1)
 		conn, err := net.Dial("tcp", target)
 		if err == nil {
 			server = conn
