@@ -173,10 +173,8 @@ func untilEstablished(ctx context.Context, c client.Client, name string) error {
 		if err := c.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
 			return err
 		}
-		conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
-		if err != nil {
-			return err
-		}
+		// A new one has null for conditions, which is no slice.
+		conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
 		if slices.ContainsFunc(conditions, established) {
 			return nil
 		}

@@ -43,6 +43,5 @@ func renderCommand(stdout io.Writer) *cobra.Command {
 	flags.StringVar(&options.URL, "url", "", "URL of the guard, path included, in place of the Service.")
 	flags.StringVar(&caFile, "ca-file", "", "File with the PEM bundle that the guard's certificate is checked with. Left out: cert-manager's CA injector fills it in.")
 	flags.Int32Var(&options.TimeoutSeconds, "timeout-seconds", pin.DefaultTimeoutSeconds, "How long the API server waits for the guard.")
-	flags.BoolVar(&options.PodsOnly, "pods-only", false, "Leave out the policy for workloads: the guard refuses those, with its own messages and audit lines.")
 	return command
 }

@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -32,6 +35,7 @@ import (
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/audit"
 	"github.com/metacontroller-solo/solo/pkg/guard/claim"
+	"github.com/metacontroller-solo/solo/pkg/guard/pin"
 	"github.com/metacontroller-solo/solo/pkg/guard/webhook"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/version"
@@ -149,7 +153,14 @@ func run(ctx context.Context, manager ctrl.Manager, ready *readiness, delay time
 }
 
 func newManager(config *rest.Config, options *serveOptions, base ctrl.Options) (ctrl.Manager, error) {
-	base.Cache = cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
+	base.Cache = cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&admissionregistrationv1.ValidatingWebhookConfiguration{}: {
+				Field: fields.OneTermEqualSelector(metav1.ObjectNameField, pin.WebhookConfigurationName),
+			},
+		},
+	}
 	base.Metrics = metricsserver.Options{BindAddress: options.metricsBindAddress}
 	base.HealthProbeBindAddress = options.probeBindAddress
 	base.WebhookServer = ctrlwebhook.NewServer(ctrlwebhook.Options{
@@ -195,6 +206,7 @@ func addReconciler(manager ctrl.Manager, options *serveOptions, live client.Clie
 		Client: live,
 		Clock:  clock.RealClock{},
 		Limits: claim.Limits{Reservation: options.requestTimeout + reservationMargin, Release: options.releaseDelay},
+		Gap:    admissionGap(live),
 	}
 	cached := manager.GetClient()
 	key := client.ObjectKey{Name: options.policy}
@@ -213,6 +225,10 @@ func addReconciler(manager ctrl.Manager, options *serveOptions, live client.Clie
 		For(&guardv1alpha1.SingletonPolicy{}, builder.WithPredicates(ours)).
 		Watches(&appsv1.StatefulSet{}, concerned).
 		WatchesMetadata(&corev1.Pod{}, concerned).
+		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(
+			func(context.Context, client.Object) []reconcile.Request {
+				return []reconcile.Request{{NamespacedName: key}}
+			})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(reconciler)
 	if err != nil {

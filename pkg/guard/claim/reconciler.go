@@ -43,6 +43,11 @@ type Reconciler struct {
 	// must not end a reservation early.
 	Clock  clock.PassiveClock
 	Limits Limits
+	// Gap says why the API server does not ask the guard about every workload
+	// that the policy is about; empty if it does. The policies in the API server
+	// judge workloads themselves unless the condition Enforcing says that the
+	// guard is asked.
+	Gap func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error)
 
 	// mutex guards the maps below. Their keys are uids of policies.
 	mutex sync.Mutex
@@ -126,7 +131,11 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 	if err != nil {
 		return 0, err
 	}
-	setConditions(policy, summary{candidates: found}, now)
+	gap, err := r.Gap(ctx, policy)
+	if err != nil {
+		return 0, err
+	}
+	setConditions(policy, summary{candidates: found, gap: gap}, now)
 	return after, nil
 }
 

@@ -28,6 +28,7 @@ const (
 	reasonInvalidMatch  = "InvalidMatch"
 	reasonDeny          = "Deny"
 	reasonNotDenying    = "NotDenying"
+	reasonNotAsked      = "NotAsked"
 	reasonAtMostOne     = "AtMostOne"
 	reasonViolations    = "Violations"
 	reasonNoClearHolder = "NoClearHolder"
@@ -140,6 +141,8 @@ func exceptedPod(pod *corev1.Pod, exceptions []guardv1alpha1.Exception) bool {
 type summary struct {
 	// fault is why the policy cannot be judged by.
 	fault error
+	// gap is why the API server does not ask the guard about every workload.
+	gap string
 	// candidates are the StatefulSets found while the slot was free.
 	candidates []appsv1.StatefulSet
 }
@@ -162,10 +165,13 @@ func setConditions(policy *guardv1alpha1.SingletonPolicy, s summary, now time.Ti
 	}
 	set(guardv1alpha1.ConditionReady, true, reasonJudged, "the guard judges by this generation")
 
-	if decide.PolicyOf(policy, now).Action == decide.ActionDeny {
-		set(guardv1alpha1.ConditionEnforcing, true, reasonDeny, "a second instance is refused")
-	} else {
+	switch {
+	case decide.PolicyOf(policy, now).Action != decide.ActionDeny:
 		set(guardv1alpha1.ConditionEnforcing, false, reasonNotDenying, "spec.validationActions does not hold Deny")
+	case s.gap != "":
+		set(guardv1alpha1.ConditionEnforcing, false, reasonNotAsked, s.gap)
+	default:
+		set(guardv1alpha1.ConditionEnforcing, true, reasonDeny, "a second instance is refused")
 	}
 
 	violations := 0

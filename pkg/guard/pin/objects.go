@@ -31,9 +31,7 @@ func Objects(o Options) []client.Object {
 	o = o.withDefaults()
 	objects := protect(o)
 	objects = append(objects, policy(o, PolicyName, podRules(), podVariables())...)
-	if !o.PodsOnly {
-		objects = append(objects, policy(o, WorkloadPolicyName, workloadRules(), workloadVariables())...)
-	}
+	objects = append(objects, policy(o, WorkloadPolicyName, workloadRules(), workloadVariables(), standBack())...)
 	return append(objects, webhooks(o))
 }
 
@@ -87,7 +85,20 @@ func match(rules []admissionregistrationv1.RuleWithOperations) *admissionregistr
 	}
 }
 
-func policy(o Options, name string, rules []admissionregistrationv1.RuleWithOperations, vars []variable) []client.Object {
+// standBack leaves templates and scale to the webhook while the guard vouches
+// for it by the condition Enforcing. The API server asks policies before
+// webhooks, so a request that the policy refused would never reach the guard,
+// and with it neither the claim nor the audit log. Nothing is let in by that:
+// the webhook fails closed for workloads, and Pods are always judged here.
+func standBack() admissionregistrationv1.MatchCondition {
+	return admissionregistrationv1.MatchCondition{
+		Name: "webhook-does-not-enforce",
+		Expression: fmt.Sprintf("!params.?status.?conditions.orValue([]).exists(c, c.type == '%s' && c.status == '%s')",
+			v1alpha1.ConditionEnforcing, metav1.ConditionTrue),
+	}
+}
+
+func policy(o Options, name string, rules []admissionregistrationv1.RuleWithOperations, vars []variable, conditions ...admissionregistrationv1.MatchCondition) []client.Object {
 	spec := admissionregistrationv1.ValidatingAdmissionPolicySpec{
 		ParamKind: &admissionregistrationv1.ParamKind{
 			APIVersion: v1alpha1.GroupVersion.String(),
@@ -95,10 +106,10 @@ func policy(o Options, name string, rules []admissionregistrationv1.RuleWithOper
 		},
 		MatchConstraints: match(rules),
 		// Warn and Audit are the webhook's to say.
-		MatchConditions: []admissionregistrationv1.MatchCondition{{
+		MatchConditions: append([]admissionregistrationv1.MatchCondition{{
 			Name:       "denies",
 			Expression: fmt.Sprintf("params.?spec.?validationActions.orValue(['%[1]s']).exists(a, a == '%[1]s')", v1alpha1.ActionDeny),
-		}},
+		}}, conditions...),
 		Validations: []admissionregistrationv1.Validation{{
 			Expression:        "variables.rule == ''",
 			MessageExpression: "variables.message",

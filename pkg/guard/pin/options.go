@@ -63,11 +63,6 @@ type Options struct {
 	CABundle []byte
 	// TimeoutSeconds is how long the API server waits for the guard, at most 30.
 	TimeoutSeconds int32
-	// PodsOnly leaves out the policy for templates and scale. The invariant
-	// holds by the Pods alone; without that policy all refusals of workloads
-	// come from the guard, with its messages and audit lines, and with the
-	// guard down a workload is refused because the guard cannot be asked.
-	PodsOnly bool
 }
 
 func (o Options) withDefaults() Options {

@@ -22,9 +22,8 @@ type layers int
 const (
 	// webhookOnly leaves out the policies, so that every answer is the guard's.
 	webhookOnly layers = iota
-	// pinnedPods has the policy for Pods too.
-	pinnedPods
-	// allLayers has the policy for workloads as well, which answers first.
+	// allLayers is what is shipped. The policy for Pods answers before the guard;
+	// the one for workloads stands back once the guard says that it is asked.
 	allLayers
 )
 
@@ -41,7 +40,6 @@ func (s *suite) admission(layers layers) {
 	objects := pin.Objects(pin.Options{
 		URL:      "https://" + s.balancer.address() + webhook.Path,
 		CABundle: s.cp.CA().CertPEM(),
-		PodsOnly: layers != allLayers,
 	})
 	if layers == webhookOnly {
 		objects = slices.DeleteFunc(objects, func(object client.Object) bool {
@@ -57,16 +55,13 @@ func (s *suite) admission(layers layers) {
 	}
 	// Effective on every API server: probes that are refused, in dry runs that
 	// leave nothing behind.
-	workloads, pods := byWebhook, byWebhook
+	pods := byWebhook
 	if layers == allLayers {
-		workloads = byPolicy
-	}
-	if layers != webhookOnly {
 		pods = byPolicy
 	}
 	for _, admin := range s.admins {
 		s.eventually(func() error {
-			return refusedBy(admin.Create(s.ctx(), deployment("default", "probe"), client.DryRunAll), workloads)
+			return refusedBy(admin.Create(s.ctx(), deployment("default", "probe"), client.DryRunAll), byWebhook)
 		})
 		s.eventually(func() error {
 			return refusedBy(admin.Create(s.ctx(), pod("default", "probe", instanceImage), client.DryRunAll), pods)

@@ -123,6 +123,7 @@ func newReconciler(s *suite) *reconcilerAt {
 	c := clocktesting.NewFakePassiveClock(time.Now())
 	return &reconcilerAt{suite: s, clock: c, inner: &claim.Reconciler{
 		Client: s.admin(), Clock: c, Limits: claim.Limits{Reservation: 75 * time.Second, Release: 10 * time.Second},
+		Gap: func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error) { return "", nil },
 	}}
 }
 

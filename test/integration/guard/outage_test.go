@@ -17,7 +17,7 @@ import (
 // TestGuardsKilled kills every guard: what is pinned stays pinned, nobody else
 // notices, and the holder's Pod can be made again.
 func TestGuardsKilled(t *testing.T) {
-	s := install(t, 2, pinnedPods)
+	s := install(t, 2, allLayers)
 	namespace := s.namespace("outage")
 	if err := s.admin().Create(s.ctx(), statefulSet(namespace, "mc")); err != nil {
 		t.Fatal(err)

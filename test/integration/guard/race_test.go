@@ -48,14 +48,7 @@ func TestRace(t *testing.T) {
 			t.Fatalf("%s: %v", envRounds, err)
 		}
 	}
-	// The policy for workloads answers before the guard once an API server knows
-	// the holder, and knows of a freed slot only a second later: fewer rounds.
-	t.Run("guard judges workloads", func(t *testing.T) { race(t, pinnedPods, rounds) })
-	t.Run("policy judges workloads too", func(t *testing.T) { race(t, allLayers, max(rounds/10, 1)) })
-}
-
-func race(t *testing.T, layers layers, rounds int) {
-	s := install(t, 2, layers)
+	s := install(t, 2, allLayers)
 	namespaces := []string{s.namespace("race"), s.namespace("race"), s.namespace("race")}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -83,8 +76,7 @@ func race(t *testing.T, layers layers, rounds int) {
 		}
 		close(gate)
 		group.Wait()
-		winner := s.judgeRound(round, layers, objects, errs, tally)
-		s.nextRound(winner, layers)
+		s.nextRound(s.judgeRound(round, objects, errs, tally))
 		if round%4 == 3 {
 			// The API servers connect again, perhaps to the other guard.
 			s.balancer.reset()
@@ -99,7 +91,7 @@ func race(t *testing.T, layers layers, rounds int) {
 }
 
 // judgeRound checks one round, and returns the object that won, if one did.
-func (s *suite) judgeRound(round int, layers layers, objects []client.Object, errs []error, tally map[string]int) client.Object {
+func (s *suite) judgeRound(round int, objects []client.Object, errs []error, tally map[string]int) client.Object {
 	s.t.Helper()
 	var winner client.Object
 	candidates := 0
@@ -135,7 +127,7 @@ func (s *suite) judgeRound(round int, layers layers, objects []client.Object, er
 		}
 		message := errs[i].Error()
 		tally[layerOf(message)]++
-		if layers != allLayers && strings.Contains(message, byPolicy) {
+		if strings.Contains(message, byPolicy) {
 			// A round frees the slot at once, where the guard takes its time until
 			// every API server knows: the Pod policy may name the last round's holder.
 			if !strings.Contains(message, "[pod-not-pinned]") {
@@ -164,7 +156,7 @@ func layerOf(message string) string {
 
 // nextRound frees the slot as an administrator would who does not wait for the
 // guard to do it.
-func (s *suite) nextRound(winner client.Object, layers layers) {
+func (s *suite) nextRound(winner client.Object) {
 	s.t.Helper()
 	if winner == nil {
 		return
@@ -173,12 +165,6 @@ func (s *suite) nextRound(winner client.Object, layers layers) {
 		s.t.Fatal(err)
 	}
 	s.free()
-	if layers != allLayers {
-		return
-	}
-	for _, admin := range s.admins {
-		s.eventually(func() error { return admin.Create(s.ctx(), statefulSet("default", "probe"), client.DryRunAll) })
-	}
 }
 
 // checkRecords ends the guards and holds their audit logs to one record for each
