@@ -121,7 +121,7 @@ func TestStopAndStartAgain(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "trace")
 	never := func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyNever }
-	w.pod(first, "polite", "trap 'echo end >> "+file+"; exit 0' TERM; sleep 600 & wait")
+	w.pod(first, "polite", "trap 'echo end >> "+file+"; exit 0' TERM; echo up; sleep 600 & wait")
 	w.pod(first, "deaf", "trap '' TERM; while :; do sleep 1; done")
 	w.pod(first, "never", "exec sleep 600", never)
 	w.pod(first, "done", "echo output", never)
@@ -135,6 +135,7 @@ func TestStopAndStartAgain(t *testing.T) {
 		pids[name] = pid(w, w.until(name, "ready", ready))
 	}
 	w.until("done", "done", phase(corev1.PodSucceeded))
+	w.untilLog("polite", "up")
 	w.delete("deleted", metav1.DeleteOptions{})
 	began := time.Now()
 	first.Stop()

@@ -29,7 +29,7 @@ func TestRestartPolicies(t *testing.T) {
 
 	w.pod(n, "done", "exit 0", policy(corev1.RestartPolicyNever))
 	w.pod(n, "failed", "exit 7", policy(corev1.RestartPolicyNever))
-	w.pod(n, "killed", "kill -KILL $$", policy(corev1.RestartPolicyNever))
+	w.pod(n, "killed", "kill -KILL $$$$", policy(corev1.RestartPolicyNever))
 	w.pod(n, "none", "", policy(corev1.RestartPolicyNever), func(pod *corev1.Pod) { pod.Spec.Containers[0].Image = "example.com/none" })
 	w.pod(n, "twice", `[ -e "$HOME/x" ] || { touch "$HOME/x"; exit 3; }`, policy(corev1.RestartPolicyOnFailure))
 	w.pod(n, "loop", "echo ran; exit 1", policy(corev1.RestartPolicyAlways))
@@ -190,7 +190,7 @@ func TestTermination(t *testing.T) {
 	n := w.node()
 	file := filepath.Join(t.TempDir(), "trace")
 	grace := int64(60)
-	w.pod(n, "polite", "trap 'sleep 1; echo end >> "+file+"; exit 0' TERM; sleep 600 & wait", func(pod *corev1.Pod) {
+	w.pod(n, "polite", "trap 'sleep 1; echo end >> "+file+"; exit 0' TERM; echo up; sleep 600 & wait", func(pod *corev1.Pod) {
 		pod.Spec.TerminationGracePeriodSeconds = &grace
 		pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", "sleep 1; echo hook >> " + file}}}}
 	})
@@ -204,6 +204,7 @@ func TestTermination(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	w.untilLog("polite", "up")
 	began := time.Now()
 	w.delete("polite", metav1.DeleteOptions{})
 	w.delete("deaf", metav1.DeleteOptions{})
@@ -263,21 +264,25 @@ func TestForceDeleteAndNamesake(t *testing.T) {
 		// Without the token's volume the two Pods are alike but for the uid.
 		pod.Spec.AutomountServiceAccountToken = &no
 	}
-	script := "echo start >> " + file + "; trap 'sleep 1.5; echo end >> " + file + "; exit 0' TERM; sleep 600 & wait"
+	// Counted as started only once the trap is set.
+	script := "trap 'sleep 0.3; echo end >> " + file + "; exit 0' TERM; echo start >> " + file + "; echo up; sleep 600 & wait"
 	w.pod(n, "p", script, slow)
 	first := w.until("p", "ready", ready)
+	w.untilLog("p", "up")
 	w.delete("p", force())
 	second := w.pod(n, "p", script, slow)
 	pod := w.until("p", "ready", ready)
 	if pod.UID != second.UID || lives(pid(w, first)) {
 		t.Error("the first pod lives beside its namesake")
 	}
-	// A third while the second has not started, and no process of any is left in the end.
+	w.untilLog("p", "up")
+	// A fourth comes before the third has started, for the second still ends; no process of any is left in the end.
 	w.delete("p", force())
 	w.pod(n, "p", script, slow)
 	w.delete("p", force())
 	w.pod(n, "p", script, slow)
 	last := w.until("p", "ready", ready)
+	w.untilLog("p", "up")
 	w.delete("p", metav1.DeleteOptions{})
 	w.untilGone(last)
 	trace, err := os.ReadFile(file)
@@ -311,7 +316,7 @@ func TestStatefulSet(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
 					NodeSelector: map[string]string{corev1.LabelHostname: n.Name()}, TerminationGracePeriodSeconds: &grace,
-					Containers: []corev1.Container{{Name: "main", Image: shell, Args: []string{"-c", "echo start >> " + file + "; trap 'sleep 1; echo end >> " + file + "; exit 0' TERM; sleep 600 & wait"}}},
+					Containers: []corev1.Container{{Name: "main", Image: shell, Args: []string{"-c", "trap 'sleep 1; echo end >> " + file + "; exit 0' TERM; echo start >> " + file + "; echo up; sleep 600 & wait"}}},
 				},
 			},
 		},
@@ -321,6 +326,7 @@ func TestStatefulSet(t *testing.T) {
 	}
 	last := w.until("set-0", "ready", ready)
 	for range 3 {
+		w.untilLog("set-0", "up")
 		w.delete("set-0", metav1.DeleteOptions{})
 		next := w.until("set-0", "ready", func(pod *corev1.Pod) bool { return pod.UID != last.UID && ready(pod) })
 		if lives(pid(w, last)) {

@@ -144,13 +144,18 @@ func TestLogs(t *testing.T) {
 		t.Errorf("timestamps: %q", stamped)
 	}
 	// A follower sees what comes, and its end when the pod goes.
-	stream, err := w.client.CoreV1().Pods(w.namespace).GetLogs("p", &corev1.PodLogOptions{Follow: true, TailLines: &none}).Stream(t.Context())
+	stream, err := w.client.CoreV1().Pods(w.namespace).GetLogs("p", &corev1.PodLogOptions{Follow: true, TailLines: &one}).Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = stream.Close() }()
 	if out, err := w.kubectl("exec", "p", "--", "/bin/sh", "-c", `echo "$HOSTNAME"; touch "$HOME/y"`); err != nil || out != "p\n" {
 		t.Errorf("exec: %q, %v", out, err)
+	}
+	if line := make([]byte, 4); true {
+		if _, err := io.ReadFull(stream, line); err != nil || !strings.Contains("one\ntwo\n", string(line)) {
+			t.Errorf("following: %q, %v", line, err)
+		}
 	}
 	line := make([]byte, 6)
 	if _, err := io.ReadFull(stream, line); err != nil || string(line) != "three\n" {

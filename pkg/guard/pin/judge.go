@@ -115,7 +115,7 @@ func workloadVariables() []variable {
 			when{"variables.rule == 'scale-above-one'", "at most 1 replica of ' + variables.what + ' may run (holder: ' + variables.who + '); set replicas to 1"},
 			when{"variables.rule == 'two-in-one-pod'", "string(size(variables.instances)) + ' containers would run ' + variables.what + '; leave one'"},
 			when{"variables.rule == 'became-instance'", "this ' + request.kind.kind + ' would become ' + variables.what + ', and holder is ' + variables.who + '; leave it"},
-			when{"variables.rule == 'second-workload'", "' + variables.who + ' is to run ' + variables.what + ', only one may; change that one, or delete it first"},
+			when{"variables.rule == 'second-workload'", "' + variables.who + ' runs ' + variables.what + ' and only one may; change that one instead"},
 			when{"true", "a ' + request.kind.kind + ' cannot hold the slot of ' + variables.what + '; make it a StatefulSet with replicas: 1"},
 		))
 }

@@ -80,6 +80,7 @@ func TestRace(t *testing.T) {
 		if round%4 == 3 {
 			// The API servers connect again, perhaps to the other guard.
 			s.balancer.reset()
+			s.asked()
 		}
 	}
 	t.Logf("%d rounds in %s: %v", rounds, time.Since(start).Round(time.Second), tally)

@@ -276,17 +276,21 @@ func TestPin(t *testing.T) {
 		harmless := c.pod("harmless", "nginx")
 		harmless.Labels = labels
 		c.must(c.Create(ctx, harmless))
-		patched := harmless.DeepCopy()
-		patched.Spec.Containers[0].Image = image
-		c.wantRefused(c.Update(ctx, patched), "became-instance")
-		debugged := harmless.DeepCopy()
-		debugged.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: image}}}
-		c.wantRefused(c.SubResource("ephemeralcontainers").Update(ctx, debugged), "became-instance")
-		debugged.Spec.EphemeralContainers[0].Image = "busybox"
-		debugged.ResourceVersion = ""
-		c.must(c.Get(ctx, client.ObjectKeyFromObject(harmless), harmless))
-		debugged.ResourceVersion = harmless.ResourceVersion
-		c.must(c.SubResource("ephemeralcontainers").Update(ctx, debugged))
+		c.wantRefused(c.Patch(ctx, harmless.DeepCopy(), client.RawPatch(types.StrategicMergePatchType,
+			[]byte(`{"spec":{"containers":[{"name":"a","image":"`+image+`"}]}}`))), "became-instance")
+		// The scheduler writes to the Pod too, so a conflict is tried again.
+		debug := func(image string) error {
+			for {
+				latest := &corev1.Pod{}
+				c.must(c.Get(ctx, client.ObjectKeyFromObject(harmless), latest))
+				latest.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: image}}}
+				if err := c.SubResource("ephemeralcontainers").Update(ctx, latest); !apierrors.IsConflict(err) {
+					return err
+				}
+			}
+		}
+		c.wantRefused(debug(image), "became-instance")
+		c.must(debug("busybox"))
 	})
 
 	step("a hostile Pod is refused, and nobody else notices", func(c *cluster) {

@@ -74,7 +74,7 @@ func (p *Pod) live(ctx context.Context, c *container) {
 			pause = 0
 			continue
 		}
-		again := podstatus.ShouldRestart(c.spec, &p.object().Spec, ended.ExitCode)
+		again := podstatus.ShouldRestart(run.spec, &p.object().Spec, ended.ExitCode)
 		if c.init && !c.sidecar && ended.ExitCode == 0 {
 			again = false
 		}
@@ -133,7 +133,7 @@ func (p *Pod) backOff(ctx context.Context, c *container, pause time.Duration) bo
 // program that cannot be started gives an execution without a group and a container that has ended. It is false when ctx ends first.
 func (p *Pod) start(ctx context.Context, c *container) (*execution, bool) {
 	event := newOnce()
-	for {
+	for try := 1; ; try++ {
 		if ctx.Err() != nil {
 			return nil, false
 		}
@@ -144,6 +144,9 @@ func (p *Pod) start(ctx context.Context, c *container) (*execution, bool) {
 			}
 			p.launch(c, run)
 			return run, true
+		}
+		if reason == reasonErrImagePull && try > 1 {
+			reason = reasonImagePullBackOff
 		}
 		p.wait(c, reason, err.Error())
 		if event.is(err.Error()) && ctx.Err() == nil {
@@ -156,9 +159,6 @@ func (p *Pod) start(ctx context.Context, c *container) (*execution, bool) {
 		case <-c.kill: // its definition changed
 		}
 		timer.Stop()
-		if reason == reasonErrImagePull {
-			p.wait(c, reasonImagePullBackOff, err.Error())
-		}
 	}
 }
 

@@ -269,8 +269,9 @@ func (p *Pod) Shutdown(limit time.Duration) {
 	<-p.gone
 }
 
-// gracePeriod is how long the Pod's processes have: what the deletion asked for, else what the Pod asks for, and a second at least,
-// as the kubelet has it. A Pod that was removed from the API at once gets its own period.
+// gracePeriod is how long the Pod's processes have: what the deletion asked for, else what the Pod asks for, and a second at least, as the
+// kubelet has it. So a forced deletion that the node sees gives a second; one that it did not see, because it was cut off, is known by the
+// Pod's absence alone and gives the Pod's own period.
 func gracePeriod(pod *corev1.Pod) time.Duration {
 	seconds := int64(0)
 	switch {

@@ -78,9 +78,10 @@ type SingletonPolicySpec struct {
 }
 
 // Match says what an instance is: a container whose image repository, or whose
-// started program, is listed.
+// started program, is listed. A list that is left out has its default, so only
+// two lists that are written out and empty match nothing.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.images) || !has(self.commands) || size(self.images) > 0 || size(self.commands) > 0",message="spec.match: images and commands are both empty, so nothing would ever be an instance; name at least one"
+// +kubebuilder:validation:XValidation:rule="!has(self.images) || size(self.images) > 0 || !has(self.commands) || size(self.commands) > 0",message="spec.match: images and commands are both empty, so nothing would ever be an instance; name at least one"
 type Match struct {
 	// Images are patterns of image repositories, registry included, without port,
 	// tag and digest: "ghcr.io/metacontroller/metacontroller". A "*" stands for
