@@ -8,6 +8,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
@@ -48,9 +49,16 @@ func (s *suite) admission(layers layers) {
 		})
 	}
 	s.t.Cleanup(func() { s.remove(objects) })
-	for _, object := range objects {
+	// The webhook configuration is the last of them and comes first here: once the
+	// guard has written that it is asked, no API server can load a policy for
+	// workloads that does not know.
+	slices.Reverse(objects)
+	for i, object := range objects {
 		if err := s.admin().Create(s.ctx(), object); err != nil {
 			s.t.Fatal(err)
+		}
+		if i == 0 {
+			s.enforcing()
 		}
 	}
 	// Effective on every API server: probes that are refused, in dry runs that
@@ -65,6 +73,17 @@ func (s *suite) admission(layers layers) {
 			return refusedBy(admin.Create(s.ctx(), pod("default", "probe", instanceImage), client.DryRunAll), pods)
 		})
 	}
+}
+
+// enforcing waits until the guard that leads has seen that it is asked.
+func (s *suite) enforcing() {
+	s.t.Helper()
+	s.eventually(func() error {
+		if !meta.IsStatusConditionTrue(s.policy().Status.Conditions, guardv1alpha1.ConditionEnforcing) {
+			return fmt.Errorf("not enforcing: %+v", s.policy().Status.Conditions)
+		}
+		return nil
+	})
 }
 
 // asked waits until every API server asks a guard about workloads.

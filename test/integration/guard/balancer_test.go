@@ -19,7 +19,8 @@ type balancer struct {
 	turn    int
 	targets []string
 	load    map[string]int
-	open    map[net.Conn]struct{}
+	// open holds the API servers' connections; each channel closes with its own.
+	open map[*net.TCPConn]chan struct{}
 }
 
 func newBalancer(t testing.TB) *balancer {
@@ -28,7 +29,7 @@ func newBalancer(t testing.TB) *balancer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &balancer{listener: listener, load: map[string]int{}, open: map[net.Conn]struct{}{}}
+	b := &balancer{listener: listener, load: map[string]int{}, open: map[*net.TCPConn]chan struct{}{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -37,21 +38,21 @@ func newBalancer(t testing.TB) *balancer {
 			if err != nil {
 				return
 			}
-			go b.forward(conn)
+			go b.forward(conn.(*net.TCPConn))
 		}
 	}()
 	t.Cleanup(func() {
 		_ = listener.Close()
 		<-done
-		b.reset()
+		b.cut()
 	})
 	return b
 }
 
 func (b *balancer) address() string { return b.listener.Addr().String() }
 
-// point sets the targets and cuts what is open, as a changed Service does not:
-// the API servers then connect again, to all of them in turn.
+// point sets the targets and ends what is open: the API servers then connect
+// again.
 func (b *balancer) point(targets ...string) {
 	b.mutex.Lock()
 	b.targets = targets
@@ -59,12 +60,27 @@ func (b *balancer) point(targets ...string) {
 	b.reset()
 }
 
-// reset cuts all connections.
+// reset asks the API servers to connect again, and returns when they have let
+// go of every connection, so that none of them writes into a dead one.
 func (b *balancer) reset() {
 	b.mutex.Lock()
+	var closed []chan struct{}
+	for client, done := range b.open {
+		_ = client.CloseWrite()
+		closed = append(closed, done)
+	}
+	b.mutex.Unlock()
+	for _, done := range closed {
+		<-done
+	}
+}
+
+// cut closes all connections at once.
+func (b *balancer) cut() {
+	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	for conn := range b.open {
-		_ = conn.Close()
+	for client := range b.open {
+		_ = client.Close()
 	}
 }
 
@@ -87,15 +103,17 @@ func (b *balancer) count(target string, change int) {
 	b.load[target] += change
 }
 
-func (b *balancer) forward(client net.Conn) {
+// forward passes bytes on until the API server closes its side, or the guard
+// does and the API server follows.
+func (b *balancer) forward(client *net.TCPConn) {
 	defer client.Close()
-	var server net.Conn
+	var server *net.TCPConn
 	for _, target := range b.order() {
 		b.count(target, 1)
 		defer b.count(target, -1)
 		conn, err := net.Dial("tcp", target)
 		if err == nil {
-			server = conn
+			server = conn.(*net.TCPConn)
 			break
 		}
 	}
@@ -103,19 +121,19 @@ func (b *balancer) forward(client net.Conn) {
 		return
 	}
 	defer server.Close()
+	done := make(chan struct{})
+	defer close(done)
 	b.mutex.Lock()
-	b.open[client], b.open[server] = struct{}{}, struct{}{}
+	b.open[client] = done
 	b.mutex.Unlock()
 	defer func() {
 		b.mutex.Lock()
 		defer b.mutex.Unlock()
 		delete(b.open, client)
-		delete(b.open, server)
 	}()
 	go func() {
-		_, _ = io.Copy(server, client)
-		_ = server.Close()
-		_ = client.Close()
+		_, _ = io.Copy(client, server)
+		_ = client.CloseWrite()
 	}()
-	_, _ = io.Copy(client, server)
+	_, _ = io.Copy(server, client)
 }

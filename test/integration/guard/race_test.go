@@ -78,9 +78,7 @@ func TestRace(t *testing.T) {
 		group.Wait()
 		s.nextRound(s.judgeRound(round, objects, errs, tally))
 		if round%4 == 3 {
-			// The API servers connect again, perhaps to the other guard. What they
-			// still send over a connection that is gone fails closed, so a round
-			// begins only when they have noticed.
+			// The API servers connect again, perhaps to the other guard.
 			s.balancer.reset()
 			s.asked()
 		}
