@@ -110,8 +110,8 @@ func TestBuildRefuses(t *testing.T) {
 		{"no address", parentThing + "hooks: {finalize: {webhook: {path: /x}}}", "spec.hooks.finalize says nowhere", true},
 		{"no parent kind", "parentResource: {apiVersion: demo/v1, resource: nothings}\n" + syncHook, "spec.parentResource", false},
 		{"parent without status", "parentResource: {apiVersion: demo/v1, resource: statusless}\n" + syncHook, "status subresource", false},
-		{"bad selector", "parentResource: {apiVersion: demo/v1, resource: things, labelSelector: {matchExpressions: [{key: a, operator: Like}]}}\n" + syncHook, "labelSelector", false},
-		{"child twice", parentThing + syncHook + "childResources: [{apiVersion: v1, resource: pods}, {apiVersion: v1, resource: pods}]", "childResources[1]", false},
+		{"bad selector", "parentResource: {apiVersion: demo/v1, resource: things, labelSelector: {matchExpressions: [{key: a, operator: Like}]}}\n" + syncHook, "labelSelector", true},
+		{"child twice", parentThing + syncHook + "childResources: [{apiVersion: v1, resource: pods}, {apiVersion: v1, resource: pods}]", "childResources[1]", true},
 		{"child kind cannot be looked up", parentThing + syncHook + "childResources: [{apiVersion: broken/v1, resource: pods}]", "group is broken", false},
 	}
 	for _, c := range cases {
