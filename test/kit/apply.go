@@ -173,8 +173,7 @@ func untilEstablished(ctx context.Context, c client.Client, name string) error {
 		if err := c.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
 			return err
 		}
-		// A new one has null for conditions, which is no slice.
-		conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
+		conditions := conditionsOf(crd)
 		if slices.ContainsFunc(conditions, established) {
 			return nil
 		}
@@ -184,6 +183,14 @@ func untilEstablished(ctx context.Context, c client.Client, name string) error {
 		case <-time.After(servedInterval):
 		}
 	}
+}
+
+// conditionsOf returns an object's conditions. A definition that no controller has
+// seen yet has null there, which is no error.
+func conditionsOf(object *unstructured.Unstructured) []any {
+	status, _ := object.Object["status"].(map[string]any)
+	conditions, _ := status["conditions"].([]any)
+	return conditions
 }
 
 func established(condition any) bool {

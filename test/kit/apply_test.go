@@ -1,6 +1,7 @@
 package kit_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,9 @@ import (
 	"github.com/metacontroller-solo/solo/test/kit"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const widgets = `# A definition, and at once an object of it.
@@ -56,6 +60,25 @@ func TestApply(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "widgets.yaml"), content, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	definitions, err := client.New(admin, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		definition := &unstructured.Unstructured{}
+		definition.SetName("widgets.kit.example.test")
+		definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+		if err := definitions.Delete(context.Background(), definition); err != nil {
+			t.Error(err)
+		}
+		kit.Eventually(t, patience, func() error { // a next run finds it absent, not terminating
+			err := definitions.Get(context.Background(), client.ObjectKeyFromObject(definition), definition)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("the definition is still there: %v", err)
+		})
+	})
 	for range 2 { // the second time nothing changes
 		objects, err := kit.ApplyFile(t.Context(), admin, dir)
 		if err != nil {

@@ -208,7 +208,7 @@ func TestControllers(t *testing.T) {
 	admin := clients(t, cp.AdminConfig(0))
 	namespace := kit.Namespace(t, cp.AdminConfig(0))
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "placing"},
+		ObjectMeta: metav1.ObjectMeta{Name: namespace}, // as unique
 		Status: corev1.NodeStatus{
 			Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10"), corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi")},
 		},
@@ -294,6 +294,9 @@ func TestServicesAreReachable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { // before the namespace: the next test may want the address
+			_ = admin.CoreV1().Services(namespace).Delete(context.Background(), name, metav1.DeleteOptions{})
+		})
 		return created.Spec.ClusterIP
 	}
 	if got := service("fixed", "127.96.77.7"); got != "127.96.77.7" {

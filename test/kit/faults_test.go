@@ -17,11 +17,11 @@ import (
 func TestClientFaults(t *testing.T) {
 	cp := kit.Shared(t)
 	namespace := kit.Namespace(t, cp.AdminConfig(0))
-	real, err := client.NewWithWatch(cp.AdminConfig(0), client.Options{})
+	direct, err := client.NewWithWatch(cp.AdminConfig(0), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	faults := kit.NewFaults(real)
+	faults := kit.NewFaults(direct)
 	c := faults.Client()
 	broken := errors.New("broken")
 	ctx := t.Context()
@@ -54,7 +54,7 @@ func TestClientFaults(t *testing.T) {
 		faults.Before(kit.Call{Verb: kit.VerbUpdate}, 1, func(ctx context.Context) error {
 			theirs := object("b")
 			theirs.Data = map[string]string{"k": "theirs"}
-			return real.Update(ctx, theirs)
+			return direct.Update(ctx, theirs)
 		})
 		ours := object("")
 		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "b"}, ours); err != nil {

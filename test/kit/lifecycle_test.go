@@ -145,7 +145,7 @@ func TestProgramDoesNotStart(t *testing.T) {
 		options kit.Options
 		want    []string
 	}{
-		{"etcd", kit.Options{EtcdArgs: []string{"--no-such-flag"}}, []string{"etcd ended with exit code", "no-such-flag"}},
+		{"etcd", kit.Options{EtcdArgs: []string{"--data-dir=/dev/null/data"}}, []string{"etcd ended with exit code 1", "/dev/null/data"}},
 		{"kube-apiserver", kit.Options{APIServers: 2, APIServerArgs: []string{"--no-such-flag"}}, []string{"kube-apiserver-", "ended with exit code 1", "unknown flag: --no-such-flag"}},
 		{"kube-scheduler", kit.Options{SchedulerArgs: []string{"--no-such-flag"}}, []string{"kube-scheduler ended with exit code 1", "unknown flag: --no-such-flag"}},
 	} {
@@ -213,7 +213,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestFailedTellsOfADeadProgram(t *testing.T) {
-	cp := start(t, kit.Options{WithoutControllers: true, EtcdArgs: []string{"--name=etcd"}})
+	cp := start(t, kit.Options{WithoutControllers: true})
 	if err := syscall.Kill(cp.Pid("etcd"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

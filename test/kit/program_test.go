@@ -30,7 +30,7 @@ func TestRun(t *testing.T) {
 	t.Setenv("KIT_TEST_LEAK", "leaked")
 	script := func(s string, env ...string) *kit.Program { return kit.Run(t, "/bin/sh", []string{"-c", s}, env...) }
 
-	p := script(`echo "$GIVEN-$KIT_TEST_LEAK-"; trap 'echo asked; exit 5' TERM; while :; do sleep 0.01; done`, "GIVEN=given")
+	p := script(`trap 'echo asked; exit 5' TERM; echo "$GIVEN-$KIT_TEST_LEAK-"; while :; do sleep 0.01; done`, "GIVEN=given")
 	if line := p.WaitLine(patience, "given"); line != "given--" {
 		t.Errorf("environment: %q", line)
 	}

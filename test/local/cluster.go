@@ -139,9 +139,8 @@ func (c *cluster) buildPrograms(ctx context.Context) (node.Images, error) {
 	}
 	for _, program := range programs {
 		path := filepath.Join(bin, filepath.Base(program.pkg))
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, program.pkg)
+		build := exec.CommandContext(ctx, "go", "build", "-o", path, program.pkg)
 		build.Dir = c.root
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if output, err := build.CombinedOutput(); err != nil {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -35,7 +36,7 @@ func install(ctx context.Context, c *cluster) error {
 		{"the CRDs", applyFolder("config/crd")},
 		{"the guard, with its certificate", installGuard},
 		{"the admission objects", installAdmission},
-		{"the demo's hook server", installHook},
+		{"the demo's CRD, rights and hook server", installHook},
 		{"the controller", installController},
 	} {
 		c.console.say("installing %s", stage.what)
@@ -67,7 +68,8 @@ func (c *cluster) kustomize(ctx context.Context, folder string) ([]byte, error) 
 // and the guard need a moment after their own creation.
 func (c *cluster) apply(ctx context.Context, manifests []byte) error {
 	return c.eventually(ctx, "the API server to take the manifests", func(ctx context.Context) error {
-		return kit.ApplyYAML(ctx, c.plane.AdminConfig(0), manifests)
+		_, err := kit.ApplyYAML(ctx, c.plane.AdminConfig(0), manifests)
+		return err
 	})
 }
 
@@ -76,7 +78,7 @@ func installGuard(ctx context.Context, c *cluster) error {
 	if err != nil {
 		return err
 	}
-	ca, err := kit.LoadOrCreateCA(c.dir("guard-pki"), "guard-ca")
+	ca, err := c.guardCA()
 	if err != nil {
 		return err
 	}
@@ -104,6 +106,16 @@ func installGuard(ctx context.Context, c *cluster) error {
 	return c.available(ctx, guardNamespace, "deployment/metacontroller-guard")
 }
 
+// guardCA is the authority for the guard's certificate. It is kept with the
+// cluster's data, so that a restart does not change the caBundle.
+func (c *cluster) guardCA() (*kit.CA, error) {
+	dir := c.dir("guard-pki")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot create folder %q: %w", dir, err)
+	}
+	return kit.LoadOrCreateCA(dir, "guard-ca")
+}
+
 // installAdmission applies the policies and the webhook configuration, with the
 // certificate authority that on a real cluster cert-manager would inject, and
 // waits until the API server asks the guard.
@@ -112,7 +124,7 @@ func installAdmission(ctx context.Context, c *cluster) error {
 	if err != nil {
 		return err
 	}
-	ca, err := kit.LoadOrCreateCA(c.dir("guard-pki"), "guard-ca")
+	ca, err := c.guardCA()
 	if err != nil {
 		return err
 	}
@@ -196,7 +208,7 @@ func installHook(ctx context.Context, c *cluster) error {
 }
 
 func installController(ctx context.Context, c *cluster) error {
-	if err := applyFolder("config/controller")(ctx, c); err != nil {
+	if err := applyFolder("test/local/manifests/controller")(ctx, c); err != nil {
 		return err
 	}
 	return c.available(ctx, "metacontroller", "statefulset/metacontroller")

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/metacontroller-solo/solo/test/kit"
 	"github.com/metacontroller-solo/solo/test/node"
+	"github.com/metacontroller-solo/solo/test/node/service"
 )
 
 // startNode joins a node to the cluster. Its own address and its Pods' are
@@ -40,5 +42,18 @@ func (c *cluster) startNode(ctx context.Context, place int, images node.Images) 
 		return err
 	}
 	c.stops = append(c.stops, started.Stop)
+	return nil
+}
+
+// startServices makes the cluster IPs of Services reachable.
+func (c *cluster) startServices(ctx context.Context) error {
+	proxy, err := service.Start(ctx, service.Options{
+		Config: c.plane.AdminConfig(0),
+		Range:  netip.MustParsePrefix(kit.ServiceCIDR),
+	})
+	if err != nil {
+		return err
+	}
+	c.stops = append(c.stops, proxy.Stop)
 	return nil
 }

@@ -2,12 +2,14 @@ package plan
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -23,6 +25,8 @@ type desired struct {
 	hash   [32]byte
 
 	labels, annotations map[string]string
+	// parent is the UID of the parent.
+	parent types.UID
 }
 
 // admit sorts out the children that the parent may have, by kind, in the hook's
@@ -63,7 +67,7 @@ func (m *maker) admit() (map[schema.GroupKind][]desired, error) {
 		written.Version = child.Object.GroupVersionKind().Version
 		out[kind.GroupKind()] = append(out[kind.GroupKind()], desired{
 			path: child.Path, key: key, kind: written, object: child.Object, hash: hash(child.Object, extra),
-			labels: m.in.Labels, annotations: m.in.Annotations,
+			labels: m.in.Labels, annotations: m.in.Annotations, parent: m.in.Parent.UID(),
 		})
 	}
 	return out, nil
@@ -102,7 +106,7 @@ func (m *maker) foreignMessage(child desired, foreign *object.Object) string {
 	if ref := object.ControllerOf(foreign); ref != nil {
 		whose = fmt.Sprintf("is controlled by %s %q", ref.Kind, ref.Name)
 		if ref.UID == m.in.Parent.UID() {
-			whose = "was made for this parent by another controller"
+			whose = "belongs to this parent, but not as a child of this controller (another one made it, or its labels do not match the selector)"
 		}
 	}
 	return fmt.Sprintf("%s: %s %q exists and %s; it is left alone: choose another name, or delete it",
@@ -141,7 +145,36 @@ func (d desired) content() map[string]any {
 	}
 	put(metadata, "labels", d.labels)
 	put(metadata, "annotations", d.annotations)
+	d.disown(metadata)
+	if d.kind.Group == "" && d.kind.GroupVersionKind.Kind == "Secret" {
+		foldStringData(content)
+	}
 	return content
+}
+
+// foldStringData does to a Secret what the API server does: stringData can only
+// be written, and is read as data. Without this a Secret would differ for ever.
+// What is not of the right type stays, for the API server to refuse.
+func foldStringData(content map[string]any) {
+	texts, ok := content["stringData"].(map[string]any)
+	if !ok {
+		return
+	}
+	data, ok := content["data"].(map[string]any)
+	if !ok && content["data"] != nil {
+		return
+	}
+	folded := make(map[string]any, len(texts)+len(data))
+	maps.Copy(folded, data)
+	for key, value := range texts {
+		text, ok := value.(string)
+		if !ok && value != nil {
+			return
+		}
+		folded[key] = base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	delete(content, "stringData")
+	content["data"] = folded
 }
 
 func put(metadata map[string]any, field string, extra map[string]string) {
@@ -166,16 +199,29 @@ func texts(from map[string]string) map[string]any {
 	return out
 }
 
-// own makes parent the controller of a new child. Owners that the hook named
-// stay, but for the parent itself and for other controllers: there is only one.
+// disown takes out of a desired child who controls it: that is not for the hook
+// to say. One that returns what it was shown names the parent, and must not be
+// able to take the reference off later by returning something else.
+func (d desired) disown(metadata map[string]any) {
+	refs, ok := metadata["ownerReferences"].([]any)
+	if !ok {
+		return
+	}
+	kept := slices.DeleteFunc(slices.Clone(refs), func(ref any) bool {
+		fields, ok := ref.(map[string]any)
+		return ok && (fields["uid"] == string(d.parent) || fields["controller"] == true)
+	})
+	metadata["ownerReferences"] = kept
+	if len(kept) == 0 {
+		delete(metadata, "ownerReferences")
+	}
+}
+
+// own makes parent the controller of a child.
 func own(content map[string]any, parent object.Reference) {
 	metadata := content["metadata"].(map[string]any)
 	refs, _ := metadata["ownerReferences"].([]any)
-	refs = slices.DeleteFunc(slices.Clone(refs), func(ref any) bool {
-		fields, ok := ref.(map[string]any)
-		return !ok || fields["uid"] == string(parent.UID) || fields["controller"] == true
-	})
-	metadata["ownerReferences"] = append(refs, map[string]any{
+	metadata["ownerReferences"] = append(slices.Clone(refs), map[string]any{
 		"apiVersion":         parent.APIVersion,
 		"kind":               parent.Kind,
 		"name":               parent.Name,

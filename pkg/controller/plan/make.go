@@ -88,11 +88,13 @@ func (m *maker) writeKind(kind Kind, children []desired) error {
 	for _, child := range children {
 		observed := m.in.Observed.Get(child.key)
 		if observed == nil || !m.own(observed) {
-			step, err := m.create(child, observed)
+			step, possible, err := m.create(child, observed)
 			if err != nil {
 				return err
 			}
-			steps = append(steps, step)
+			if possible {
+				steps = append(steps, step)
+			}
 			continue
 		}
 		step, differs, err := m.change(kind, child, observed)
@@ -118,8 +120,9 @@ func (m *maker) writeKind(kind Kind, children []desired) error {
 }
 
 // create makes a child that is not among the parent's own, unless there is an
-// object of that name: then it is somebody else's, and stays as it is.
-func (m *maker) create(child desired, foreign *object.Object) (Step, error) {
+// object of that name: then it is somebody else's, and stays as it is. It reports
+// false for one of the parent's own that is on its way out, and only needs time.
+func (m *maker) create(child desired, foreign *object.Object) (Step, bool, error) {
 	if foreign == nil && m.in.Lookup != nil {
 		foreign = m.in.Lookup(child.key)
 	}
@@ -127,20 +130,20 @@ func (m *maker) create(child desired, foreign *object.Object) (Step, error) {
 		return Step{
 			Action: Skip, Reason: Foreign, Kind: child.kind, Key: child.key, Observed: foreign,
 			Message: m.foreignMessage(child, foreign),
-		}, nil
+		}, !m.own(foreign) || !foreign.Terminating(), nil
 	}
 	content, err := merge.First(child.content())
 	if err != nil {
-		return Step{}, m.failed(child, err)
+		return Step{}, false, m.failed(child, err)
 	}
 	own(content, object.ReferenceOf(m.in.Parent))
 	o, err := object.FromContent(content)
 	if err != nil {
-		return Step{}, m.failed(child, err)
+		return Step{}, false, m.failed(child, err)
 	}
 	return Step{
 		Action: Create, Reason: Missing, Kind: child.kind, Key: child.key, Object: o, Desired: child.hash,
-	}, nil
+	}, true, nil
 }
 
 // change brings a child to its desired state as its kind's strategy says. It
@@ -175,6 +178,13 @@ func (m *maker) change(kind Kind, child desired, observed *object.Object) (Step,
 	}
 	if step.Object, err = object.FromContent(merged.Content); err != nil {
 		return Step{}, false, m.failed(child, err)
+	}
+	if !m.own(step.Object) {
+		// An annotation of old remembers our owner reference as the hook's.
+		own(merged.Content, object.ReferenceOf(m.in.Parent))
+		if step.Object, err = object.FromContent(merged.Content); err != nil {
+			return Step{}, false, m.failed(child, err)
+		}
 	}
 	return step, true, nil
 }

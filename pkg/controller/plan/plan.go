@@ -38,8 +38,9 @@ type Input struct {
 	// a local cache: a foreign one of the same name. It returns nil if there is
 	// none. A nil Lookup finds nothing.
 	Lookup func(key object.Key) *object.Object
-	// Settled is the Plan.Settled of the parent's last plan whose steps all
-	// succeeded: pairs that need not be compared again. It may be nil.
+	// Settled is what is remembered of the parent's last plan, and of what was
+	// written then (apply.Result.Settled): pairs that need not be compared again.
+	// It may be nil.
 	Settled Settled
 	// Roll picks the children of a kind with a rolling strategy that may be
 	// changed in this pass. It is given those that differ, in the hook's order.

@@ -140,6 +140,12 @@ func TestMake(t *testing.T) {
 		{name: "foreign, orphan", kinds: []plan.Kind{pods(recreate)}, foreign: []string{podText("a", `"namespace":"ns","uid":"u"`, "1")},
 			desired: []string{podText("a", "", "2"), podText("b", "", "2")}, want: []string{"create Missing Pod ns/b", "skip Foreign Pod ns/a"},
 			why: "the others go on"},
+		{name: "ours, not among the observed, going away", kinds: []plan.Kind{pods(inPlace)}, foreign: []string{existing("a", "1", dying)},
+			desired: []string{podText("a", "", "2")}, why: "it only needs time"},
+		{name: "ours, not among the observed", kinds: []plan.Kind{pods(inPlace)}, foreign: []string{existing("a", "1", "")},
+			desired: []string{podText("a", "", "2")}, want: []string{"skip Foreign Pod ns/a"}},
+		{name: "foreign, going away", kinds: []plan.Kind{pods(inPlace)}, foreign: []string{podText("a", `"namespace":"ns","uid":"u",`+dying+","+theirs, "1")},
+			desired: []string{podText("a", "", "2")}, want: []string{"skip Foreign Pod ns/a"}},
 		{name: "undeclared", kinds: []plan.Kind{deployments(inPlace)}, desired: []string{podText("a", "", "1"), `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"}}`},
 			want: []string{"create Missing Deployment ns/d", "skip Undeclared Pod a"}, why: "the others go on"},
 		{name: "another group of that kind", kinds: []plan.Kind{kind("other.io", "v1", "Pod", "pods", true, inPlace)}, desired: []string{podText("a", "", "1")},
@@ -277,6 +283,73 @@ func TestGeneratedSelectorAndMarksAreInjected(t *testing.T) {
 	}
 	if got.Steps[0].Object.Label("app") != "x" {
 		t.Error("the hook's own label is gone")
+	}
+}
+
+func TestTheHookDoesNotDecideWhoControlsAChild(t *testing.T) {
+	const other = `{"apiVersion":"v1","kind":"Node","name":"n","uid":"o"}`
+	in := plan.Input{
+		Parent: parse(t, parentText),
+		Kinds:  []plan.Kind{pods(v1alpha1.ChildUpdateInPlace)},
+		Desired: children(t,
+			podText("a", mine, "1"),
+			podText("b", theirs, "1"),
+			podText("c", `"ownerReferences":[`+other+`]`, "1"),
+			podText("d", "", "2")),
+		// An annotation that remembers the parent's reference, as an echo under
+		// another implementation leaves it behind.
+		Observed: object.NewSet(nil, parse(t, podText("d", fmt.Sprintf(`"namespace":"ns","uid":"u",%s,"annotations":{%q:%q}`,
+			mine, object.LastAppliedAnnotation, podText("d", `"namespace":"ns",`+mine, "1")), "1"))),
+	}
+	got, err := plan.Make(in)
+	if err != nil || len(got.Steps) != 4 {
+		t.Fatalf("%v, %v", told(got), err)
+	}
+	for _, step := range got.Steps {
+		controllers := 0
+		for _, ref := range step.Object.OwnerReferences() {
+			if ref.Controller != nil && *ref.Controller {
+				controllers++
+			}
+		}
+		last, _ := step.Object.Annotation(object.LastAppliedAnnotation)
+		if controllers != 1 || !object.ControlledBy(step.Object, "p-uid") || strings.Contains(last, "p-uid") {
+			t.Errorf("writes %s", step.Object.Body())
+		}
+		if want := map[string]int{"c": 2}[step.Key.Name]; want != 0 && len(step.Object.OwnerReferences()) != want {
+			t.Errorf("writes %s", step.Object.Body())
+		}
+	}
+}
+
+func TestStringDataOfASecretIsItsData(t *testing.T) {
+	tests := []struct{ in, want, why string }{
+		{`"stringData":{"a":"x","b":"y"},"data":{"a":"b2xk","c":"eg=="}`, `{"data":{"a":"eA==","b":"eQ==","c":"eg=="}}`, "stringData wins"},
+		{`"stringData":{"a":"x"}`, `{"data":{"a":"eA=="}}`, ""},
+		{`"stringData":null`, `{"stringData":null}`, "there is nothing in it"},
+		{`"stringData":{"a":1}`, `{"stringData":{"a":1}}`, "the API server refuses it"},
+		{`"stringData":{"a":"x"},"data":[]`, `{"stringData":{"a":"x"},"data":[]}`, "the API server refuses it"},
+	}
+	for _, tt := range tests {
+		got, err := plan.Make(plan.Input{
+			Parent:  parse(t, parentText),
+			Kinds:   []plan.Kind{kind("", "v1", "Secret", "secrets", true, v1alpha1.ChildUpdateInPlace)},
+			Desired: children(t, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},`+tt.in+`}`),
+		})
+		if err != nil || len(got.Steps) != 1 {
+			t.Fatalf("%v, %v", told(got), err)
+		}
+		content := got.Steps[0].Object.Content()
+		for _, field := range []string{"apiVersion", "kind", "metadata"} {
+			delete(content, field)
+		}
+		want, err := object.Decode([]byte(tt.want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, any(content)); diff != "" {
+			t.Errorf("%s: %s (-want +got):\n%s", tt.in, tt.why, diff)
+		}
 	}
 }
 

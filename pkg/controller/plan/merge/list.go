@@ -189,7 +189,7 @@ func byIdentity(ids []identity, list []any) map[identity]any {
 // desired one as a whole, unless it is that already but for what others, such as
 // the defaults of the API server, added inside its elements.
 func replaceList(at place, observed, last, desired []any) ([]any, bool) {
-	if len(observed) != len(desired) {
+	if len(observed) != len(desired) && !extended(at, observed, last, desired) {
 		return desired, true
 	}
 	for i := range desired {
@@ -205,4 +205,24 @@ func replaceList(at place, observed, last, desired []any) ([]any, bool) {
 		}
 	}
 	return observed, false
+}
+
+// tolerationsField is a list to which the API server itself appends when a Pod
+// is created, and of which nothing may be taken away after that.
+const tolerationsField = "tolerations"
+
+// extended says whether a list may be longer than the one that was applied, and
+// is desired still: one that the API server appends to, or a list of objects
+// that was applied empty, to be filled in by somebody else.
+func extended(at place, observed, last, desired []any) bool {
+	if last == nil || len(observed) < len(desired) || !object.Equal(last, desired) {
+		return false
+	}
+	if at.key == tolerationsField {
+		return true
+	}
+	return len(desired) == 0 && !slices.ContainsFunc(observed, func(element any) bool {
+		_, isObject := element.(map[string]any)
+		return !isObject
+	})
 }

@@ -119,6 +119,13 @@ func TestMerge(t *testing.T) {
 			`{"resources":{"limits":{"cpu":"1001m"}}}`, merge.Changed},
 		{"elsewhere a text is a text", `{"data":{"cpu":"1"}}`, `{"data":{"cpu":"1000m"}}`, `{"data":{"cpu":"1000m"}}`, `{"data":{"cpu":"1000m"}}`, merge.Changed},
 
+		{"a quantity in an unknown place that was applied in another form", `{"max":{"cpu":"64"}}`, `{"max":{"cpu":"64000m"}}`, `{"max":{"cpu":"64000m"}}`, ``, merge.Same},
+		{"a quantity in an unknown place that was not applied", `{"max":{"cpu":"64"}}`, `{"max":{"cpu":"63"}}`, `{"max":{"cpu":"64000m"}}`, `{"max":{"cpu":"64000m"}}`, merge.Changed},
+		{"the value of an env is a text", `{"env":[{"name":"A","value":"1"}]}`, `{"env":[{"name":"A","value":"1000m"}]}`, `{"env":[{"name":"A","value":"1000m"}]}`, `{"env":[{"name":"A","value":"1000m"}]}`, merge.Changed},
+		{"a time in another form", `{"s":{"t":"2026-01-01T01:00:00.000000Z"}}`, `{"s":{"t":"2026-01-01T02:00:00+01:00"}}`, `{"s":{"t":"2026-01-01T02:00:00+01:00"}}`, ``, merge.Same},
+		{"another time", `{"s":{"t":"2026-01-01T01:00:00Z"}}`, `{"s":{"t":"2026-01-01T02:00:00Z"}}`, `{"s":{"t":"2026-01-01T02:00:00Z"}}`, `{"s":{"t":"2026-01-01T02:00:00Z"}}`, merge.Changed},
+		{"what was applied empty and somebody filled in stays", `{"s":{"a":{"b":1},"c":"x"}}`, `{"s":{"a":{},"c":""}}`, `{"s":{}}`, ``, merge.Same},
+
 		// Free-form maps.
 		{"labels of others outlive ours", `{"metadata":{"labels":{"ours":"1","theirs":"2"}}}`, `{"metadata":{"labels":{"ours":"1"}}}`, `{}`, `{"metadata":{"labels":{"theirs":"2"}}}`, merge.Changed},
 		{"annotations of others outlive ours", `{"metadata":{"annotations":{"ours":"1","theirs":"2"}}}`, `{"metadata":{"annotations":{"ours":"1"}}}`, `{}`, `{"metadata":{"annotations":{"theirs":"2"}}}`, merge.Changed},
@@ -167,6 +174,12 @@ func TestMerge(t *testing.T) {
 		{"a changed list without key loses what was in it", `{"v":[{"m":{"n":"d"},"s":{"a":1,"default":2}}]}`, `{"v":[{"m":{"n":"d"},"s":{"a":1}}]}`, `{"v":[{"m":{"n":"d"},"s":{"a":2}}]}`, `{"v":[{"m":{"n":"d"},"s":{"a":2}}]}`, merge.Changed},
 		{"a list without key that lost an element", `{"v":[{"m":1},{"m":2}]}`, `{"v":[{"m":1},{"m":2}]}`, `{"v":[{"m":1}]}`, `{"v":[{"m":1}]}`, merge.Changed},
 		{"an empty list stays empty", `{"l":[]}`, `{"l":[]}`, `{"l":[]}`, ``, merge.Same},
+
+		{"tolerations that the server appended", `{"tolerations":[{"operator":"Exists","x":1},{"key":"a"}]}`, `{"tolerations":[{"operator":"Exists"}]}`, `{"tolerations":[{"operator":"Exists"}]}`, ``, merge.Same},
+		{"other tolerations", `{"tolerations":[{"operator":"Exists"},{"key":"a"}]}`, `{"tolerations":[{"operator":"Exists"}]}`, `{"tolerations":[{"operator":"Equal"}]}`, `{"tolerations":[{"operator":"Equal"}]}`, merge.Changed},
+		{"what somebody appended elsewhere goes", `{"rules":[{"host":"a"},{"host":"b"}]}`, `{"rules":[{"host":"a"}]}`, `{"rules":[{"host":"a"}]}`, `{"rules":[{"host":"a"}]}`, merge.Changed},
+		{"a list of objects that was applied empty is somebody else's", `{"rules":[{"verbs":["get"]}]}`, `{"rules":[]}`, `{"rules":[]}`, ``, merge.Same},
+		{"a list of texts that was applied empty is not", `{"args":["a"]}`, `{"args":[]}`, `{"args":[]}`, `{"args":[]}`, merge.Changed},
 
 		// Metadata.
 		{"finalizers are a set of everybody", `{"metadata":{"finalizers":["theirs","ours"]}}`, `{"metadata":{"finalizers":["ours"]}}`, `{"metadata":{"finalizers":["new"]}}`, `{"metadata":{"finalizers":["theirs","new"]}}`, merge.Changed},

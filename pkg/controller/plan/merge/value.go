@@ -2,6 +2,7 @@ package merge
 
 import (
 	"maps"
+	"time"
 
 	stdjson "encoding/json"
 
@@ -54,7 +55,8 @@ func mergeObject(at place, observed, last, desired map[string]any) (map[string]a
 			continue
 		}
 		now := observed[key]
-		if now == nil || was == nil {
+		if now == nil || empty(was) && !object.Equal(now, was) {
+			// Nothing is there, or somebody filled in what was applied empty.
 			continue
 		}
 		left, changed := remove(at.field(key), now, was)
@@ -101,7 +103,7 @@ func mergeValue(at place, observed, last, desired any) (any, bool) {
 			return mergeList(at, now, was, want)
 		}
 	default:
-		if object.Equal(observed, desired) || sameQuantity(at, observed, desired) {
+		if object.Equal(observed, desired) || samelyMeant(at, observed, last, desired) {
 			return observed, false
 		}
 	}
@@ -173,14 +175,34 @@ var (
 	quantityFields  = map[string]bool{"sizeLimit": true, "divisor": true}
 )
 
-// sameQuantity says whether two values are one quantity, such as 1000m and 1,
-// and stand where a quantity does.
-func sameQuantity(at place, a, b any) bool {
-	if !quantityObjects[at.parent] && !quantityFields[at.key] {
+// textObjects are objects whose fields are texts that the API server keeps to
+// the letter, and textFields are such fields.
+var (
+	textObjects = map[string]bool{
+		"labels": true, "annotations": true, "matchLabels": true, "nodeSelector": true, "data": true, "binaryData": true, "stringData": true,
+	}
+	textFields = map[string]bool{"value": true, "name": true, "image": true}
+)
+
+// samelyMeant says whether two texts are one quantity (1000m and 1) or one time
+// in two forms. Where it is not known that a quantity stands here, that is only
+// believed if the desired form was applied before: what is observed is then how
+// the API server writes it. Without this, a child would be written anew in each
+// sync, or worse, deleted and made anew.
+func samelyMeant(at place, observed, last, desired any) bool {
+	known := quantityObjects[at.parent] || quantityFields[at.key]
+	if !known && (textObjects[at.parent] || textFields[at.key] || last == nil || !object.Equal(last, desired)) {
 		return false
 	}
-	x, okX := quantity(a)
-	y, okY := quantity(b)
+	return sameQuantity(observed, desired) || sameTime(observed, desired)
+}
+
+func sameQuantity(observed, desired any) bool {
+	if _, ok := observed.(string); !ok {
+		return false
+	}
+	x, okX := quantity(observed)
+	y, okY := quantity(desired)
 	return okX && okY && x.Cmp(y) == 0
 }
 
@@ -199,6 +221,23 @@ func quantity(value any) (resource.Quantity, bool) {
 	default:
 		return resource.Quantity{}, false
 	}
+	if len(text) > maxQuantity {
+		return resource.Quantity{}, false
+	}
 	q, err := resource.ParseQuantity(text)
 	return q, err == nil
+}
+
+// maxQuantity is longer than any quantity that somebody means as one.
+const maxQuantity = 64
+
+func sameTime(observed, desired any) bool {
+	x, okX := observed.(string)
+	y, okY := desired.(string)
+	if !okX || !okY {
+		return false
+	}
+	a, errA := time.Parse(time.RFC3339Nano, x)
+	b, errB := time.Parse(time.RFC3339Nano, y)
+	return errA == nil && errB == nil && a.Equal(b)
 }
