@@ -197,3 +197,16 @@ func TestSelector(t *testing.T) {
 		}
 	}
 }
+
+func TestAParentWithoutSelectorCanBeFinalized(t *testing.T) {
+	o, err := object.FromJSON([]byte(`{"apiVersion":"demo/v1","kind":"Thing","metadata":{"name":"a"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (policy{}).Observe(&syncer.Pass{Mode: syncer.ModeSync, Parent: o}); err == nil {
+		t.Error("it is synced")
+	}
+	if selector, err := (policy{}).Observe(&syncer.Pass{Mode: syncer.ModeFinalize, Parent: o}); err != nil || selector != nil {
+		t.Errorf("it cannot be finalized: %v, %v", selector, err)
+	}
+}
