@@ -149,9 +149,13 @@ func (b *Builder) define(ctx context.Context, name string, spec *v1alpha1.Compos
 	}
 
 	rule := spec.ParentResource
-	resource, _, err := b.Lookup(ctx, rule.APIVersion, rule.Resource)
+	resource, absent, err := b.Lookup(ctx, rule.APIVersion, rule.Resource)
 	if err != nil {
-		return definition, fmt.Errorf("spec.parentResource: %w", err)
+		err = fmt.Errorf("spec.parentResource: %w", err)
+		if absent {
+			return definition, &engine.AbsentError{Err: err}
+		}
+		return definition, err
 	}
 	if resource.Custom && !resource.HasStatus {
 		return definition, fmt.Errorf("spec.parentResource: %q in %q has no status subresource; set subresources.status for this version in its CustomResourceDefinition", rule.Resource, rule.APIVersion)
@@ -159,7 +163,7 @@ func (b *Builder) define(ctx context.Context, name string, spec *v1alpha1.Compos
 	parent := engine.Parent{Kind: resource.Kind, HasStatus: resource.HasStatus, Selector: labels.Everything()}
 	if rule.LabelSelector != nil {
 		if parent.Selector, err = metav1.LabelSelectorAsSelector(rule.LabelSelector); err != nil {
-			return definition, fmt.Errorf("spec.parentResource.labelSelector: %w", err)
+			return definition, invalid("spec.parentResource.labelSelector: %w", err)
 		}
 	}
 	if rule.IgnoreStatusChanges != nil {
@@ -178,7 +182,7 @@ func (b *Builder) define(ctx context.Context, name string, spec *v1alpha1.Compos
 		}
 		for _, earlier := range definition.Children {
 			if earlier.GroupKind() == resource.GroupKind() {
-				return definition, fmt.Errorf("spec.childResources[%d]: %q of group %q is declared twice", i, child.Resource, resource.Group)
+				return definition, invalid("spec.childResources[%d]: %q of group %q is declared twice", i, child.Resource, resource.Group)
 			}
 		}
 		kind := plan.Kind{Kind: resource.Kind, Method: v1alpha1.ChildUpdateOnDelete}

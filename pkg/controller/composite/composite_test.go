@@ -110,8 +110,8 @@ func TestBuildRefuses(t *testing.T) {
 		{"no address", parentThing + "hooks: {finalize: {webhook: {path: /x}}}", "spec.hooks.finalize says nowhere", true},
 		{"no parent kind", "parentResource: {apiVersion: demo/v1, resource: nothings}\n" + syncHook, "spec.parentResource", false},
 		{"parent without status", "parentResource: {apiVersion: demo/v1, resource: statusless}\n" + syncHook, "status subresource", false},
-		{"bad selector", "parentResource: {apiVersion: demo/v1, resource: things, labelSelector: {matchExpressions: [{key: a, operator: Like}]}}\n" + syncHook, "labelSelector", false},
-		{"child twice", parentThing + syncHook + "childResources: [{apiVersion: v1, resource: pods}, {apiVersion: v1, resource: pods}]", "childResources[1]", false},
+		{"bad selector", "parentResource: {apiVersion: demo/v1, resource: things, labelSelector: {matchExpressions: [{key: a, operator: Like}]}}\n" + syncHook, "labelSelector", true},
+		{"child twice", parentThing + syncHook + "childResources: [{apiVersion: v1, resource: pods}, {apiVersion: v1, resource: pods}]", "childResources[1]", true},
 		{"child kind cannot be looked up", parentThing + syncHook + "childResources: [{apiVersion: broken/v1, resource: pods}]", "group is broken", false},
 	}
 	for _, c := range cases {
@@ -195,5 +195,18 @@ func TestSelector(t *testing.T) {
 		if none := (policy{}).selectorOrNone(parent(c.spec)); (none == nil) != (c.fails != "") {
 			t.Errorf("%s: selectorOrNone is %v", c.reason, none)
 		}
+	}
+}
+
+func TestAParentWithoutSelectorCanBeFinalized(t *testing.T) {
+	o, err := object.FromJSON([]byte(`{"apiVersion":"demo/v1","kind":"Thing","metadata":{"name":"a"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (policy{}).Observe(&syncer.Pass{Mode: syncer.ModeSync, Parent: o}); err == nil {
+		t.Error("it is synced")
+	}
+	if selector, err := (policy{}).Observe(&syncer.Pass{Mode: syncer.ModeFinalize, Parent: o}); err != nil || selector != nil {
+		t.Errorf("it cannot be finalized: %v, %v", selector, err)
 	}
 }

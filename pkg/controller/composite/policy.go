@@ -26,9 +26,15 @@ type policy struct {
 	generated bool
 }
 
-// Observe returns the selector of the parent's children.
+// Observe returns the selector of the parent's children. A parent that is going
+// away without one that can be used has all that it owns for children: it would
+// stay for ever otherwise.
 func (p policy) Observe(pass *syncer.Pass) (labels.Selector, error) {
-	return p.selector(pass.Parent)
+	selector, err := p.selector(pass.Parent)
+	if err != nil && pass.Mode == syncer.ModeFinalize {
+		return nil, nil
+	}
+	return selector, err
 }
 
 // Ask asks the hook once, for the parent as it is.

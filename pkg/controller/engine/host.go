@@ -51,6 +51,14 @@ func (e *InvalidError) Error() string { return e.Err.Error() }
 
 func (e *InvalidError) Unwrap() error { return e.Err }
 
+// AbsentError is an error of Build that says that the API server no longer serves
+// the parents: there is nothing left for a controller to do.
+type AbsentError struct{ Err error }
+
+func (e *AbsentError) Error() string { return e.Err.Error() }
+
+func (e *AbsentError) Unwrap() error { return e.Err }
+
 // Recorder records events on objects.
 type Recorder interface {
 	Normal(about *object.Object, reason, message string)
@@ -173,6 +181,10 @@ func (h *Host) reconcile(ctx, base context.Context, name string) (reconcile.Resu
 		return reconcile.Result{}, nil
 	}
 	built, err := h.build(ctx, declared)
+	if absent := (*AbsentError)(nil); errors.As(err, &absent) && current != nil {
+		// Its caches would go on to look for the parents, more and more rarely.
+		h.stop(name, current)
+	}
 	if err != nil {
 		return h.refuse(ctx, declared, err)
 	}

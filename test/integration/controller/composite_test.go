@@ -318,13 +318,13 @@ spec:
 	if _, err := kit.ApplyYAML(t.Context(), f.cp.AdminConfig(0), crd("")); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	remove := func() {
+		// The test's own context may have ended.
+		ctx := context.Background()
 		definition := &unstructured.Unstructured{}
 		definition.SetAPIVersion("apiextensions.k8s.io/v1")
 		definition.SetKind("CustomResourceDefinition")
 		definition.SetName("latecomers.demo.example.com")
-		// The test's own context has ended.
-		ctx := context.Background()
 		if err := f.client.Delete(ctx, definition); err != nil {
 			t.Fatal(err)
 		}
@@ -334,7 +334,8 @@ spec:
 			}
 			return nil
 		})
-	})
+	}
+	t.Cleanup(remove)
 	f.event(cc, "CreateError", "status subresource")
 	if _, err := kit.ApplyYAML(t.Context(), f.cp.AdminConfig(0), crd("subresources: {status: {}}")); err != nil {
 		t.Fatal(err)
@@ -343,6 +344,16 @@ spec:
 	parent := f.parent("Latecomer", "a", object{"count": 1, "value": "x"})
 	f.waitChildren("a-", map[string]string{"a-0": "x"})
 	f.waitStatus(parent, 1)
+
+	// Gone and back.
+	remove()
+	f.event(cc, "Stopped")
+	if _, err := kit.ApplyYAML(t.Context(), f.cp.AdminConfig(0), crd("subresources: {status: {}}")); err != nil {
+		t.Fatal(err)
+	}
+	again := f.parent("Latecomer", "b", object{"count": 1, "value": "y"})
+	f.waitChildren("b-", map[string]string{"b-0": "y"})
+	f.waitStatus(again, 1)
 }
 
 func TestChangeOfTheController(t *testing.T) {

@@ -26,7 +26,7 @@ func TestHookFaults(t *testing.T) {
 		says []string
 	}{
 		{"closed", kit.Closed(), []string{"cannot be reached"}},
-		{"stalled", kit.Stalled(), []string{"did not answer within 1s"}},
+		{"stalled", kit.Stalled(), []string{"did not answer within 5s"}},
 		{"500", kit.Status(http.StatusInternalServerError, "database is down, password=hunter2"), []string{"status 500", "database is down"}},
 		{"201", kit.Status(http.StatusCreated, `{"children":[]}`), []string{"status 201", "only 200"}},
 		{"html", kit.HTML(), []string{"no valid JSON"}},
@@ -59,7 +59,7 @@ func TestHookFaults(t *testing.T) {
 		good(w, r, request)
 	})
 	f.composite(func(cc *v1alpha1.CompositeController) {
-		cc.Spec.Hooks.Sync.Webhook.Timeout = &metav1.Duration{Duration: time.Second}
+		cc.Spec.Hooks.Sync.Webhook.Timeout = &metav1.Duration{Duration: 5 * time.Second}
 	})
 	p := f.start()
 	bystander := f.thing("bystander", object{"count": 1, "value": "start"})
