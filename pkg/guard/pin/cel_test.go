@@ -44,7 +44,7 @@ type request struct {
 	namespace   string
 }
 
-func (r request) attributes(t testing.TB) *admission.VersionedAttributes {
+func (r request) attributes(t tester) *admission.VersionedAttributes {
 	t.Helper()
 	for _, object := range []runtime.Object{r.object, r.old} {
 		if object != nil {
@@ -103,7 +103,7 @@ func newConditionEvaluator(t testing.TB, text string) evaluator {
 }
 
 // evaluate returns the value and its cost.
-func (e evaluator) evaluate(t testing.TB, r request, policy *v1alpha1.SingletonPolicy) (ref.Val, int64, error) {
+func (e evaluator) evaluate(t tester, r request, policy *v1alpha1.SingletonPolicy) (ref.Val, int64, error) {
 	t.Helper()
 	attributes := r.attributes(t)
 	var bindings cel.OptionalVariableBindings
@@ -170,7 +170,7 @@ func validator(t testing.TB, policy *admissionregistrationv1.ValidatingAdmission
 		compile(withoutAuthorizer, messages...), spec.FailurePolicy, nil)
 }
 
-func unstructuredOf(t testing.TB, policy *v1alpha1.SingletonPolicy) runtime.Object {
+func unstructuredOf(t tester, policy *v1alpha1.SingletonPolicy) runtime.Object {
 	t.Helper()
 	data, err := yaml.Marshal(policy)
 	if err != nil {
@@ -179,7 +179,7 @@ func unstructuredOf(t testing.TB, policy *v1alpha1.SingletonPolicy) runtime.Obje
 	return fromYAML(t, string(data))
 }
 
-func fromYAML(t testing.TB, text string) *unstructured.Unstructured {
+func fromYAML(t tester, text string) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(text), &object.Object); err != nil {
@@ -228,8 +228,15 @@ func newJudges(t testing.TB, match v1alpha1.Match) judges {
 	}
 }
 
+// tester is what testing.TB and rapid.T share.
+type tester interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // compare fails unless all agree on which containers are instances.
-func (j judges) compare(t testing.TB, spec corev1.PodSpec) (instances int) {
+func (j judges) compare(t tester, spec corev1.PodSpec) (instances int) {
 	t.Helper()
 	want := []string{}
 	for _, c := range j.signature.Containers(&spec) {
@@ -281,12 +288,19 @@ func TestCorpusInCEL(t *testing.T) {
 	j := newJudges(t, v1alpha1.DefaultMatch())
 	for _, c := range corpus(t) {
 		t.Run(c.Why, func(t *testing.T) {
-			instances := j.compare(t, corev1.PodSpec{Containers: []corev1.Container{c.Container}})
-			if want := c.Want != "None"; (instances == 1) != want {
-				t.Errorf("found %d instances, want one: %v", instances, want)
+			// In all lists at once.
+			instances := j.compare(t, corev1.PodSpec{
+				Containers:          []corev1.Container{c.Container},
+				InitContainers:      []corev1.Container{c.Container, c.Container},
+				EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(c.Container)}},
+			})
+			want := 4
+			if c.Want == "None" {
+				want = 0
 			}
-			j.compare(t, corev1.PodSpec{InitContainers: []corev1.Container{c.Container, c.Container}})
-			j.compare(t, corev1.PodSpec{EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(c.Container)}}})
+			if instances != want {
+				t.Errorf("found %d instances, want %d", instances, want)
+			}
 		})
 	}
 }
@@ -331,13 +345,19 @@ func TestGeneratedPodsInCEL(t *testing.T) {
 			}
 			spec.Containers = append(spec.Containers, c)
 		}
-		for _, j := range all {
-			j.compare(t, spec)
-		}
+		rapid.SampledFrom(all).Draw(rt, "match").compare(rt, spec)
 	})
 }
 
-// manyReferences is a container in which expanding is limited.
+// TestNoContainers has lists that are null, as a nil list is in a Pod's JSON.
+func TestNoContainers(t *testing.T) {
+	j := newJudges(t, v1alpha1.DefaultMatch())
+	j.compare(t, corev1.PodSpec{})
+	if got := j.compare(t, corev1.PodSpec{InitContainers: []corev1.Container{{Name: "a", Image: "metacontroller/metacontroller"}}}); got != 1 {
+		t.Errorf("found %d instances, want 1", got)
+	}
+}
+
 func TestLimitOfExpansionInCEL(t *testing.T) {
 	j := newJudges(t, v1alpha1.DefaultMatch())
 	for _, c := range []struct {
