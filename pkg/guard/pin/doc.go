@@ -10,8 +10,12 @@
 //
 // The API server asks them in this order: policies first, webhooks then, and
 // the first refusal ends it. So the guard's own answer, and its line in the
-// audit log, exist only for what the policies let through; what they refuse
-// is in the API server's audit log, with the rule's id as annotation.
+// audit log, exist only for what the policies let through. The policy for
+// workloads therefore stands back while the condition Enforcing says that the
+// guard is asked about all of them; then the guard explains, claims and records,
+// and if it is down its webhook fails closed. Pods are always judged by the pin
+// policy, whose refusals are in the API server's audit log, with the rule's id as
+// annotation.
 //
 // The policies read the SingletonPolicy as their param. Three facts of the API
 // server (k8s.io/apiserver v0.37, admission/plugin/policy) shape what is here:
