@@ -15,17 +15,17 @@ FUZZTIME ?= 30s
 
 .PHONY: help
 help: ## Show the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ See it work
 
 .PHONY: run
 run: ## Start a cluster on this machine, install the product, show it, keep it running until Ctrl-C
-	@$(GO) run ./test/local run --dir $(RUN_DIR)
+	@$(GO) build -o bin/local ./test/local && exec bin/local run --dir $(RUN_DIR)
 
 .PHONY: demo
 demo: ## The same unattended, in a throwaway folder: exits non-zero on the first step that is wrong
-	@$(GO) run ./test/local demo
+	@$(GO) build -o bin/local ./test/local && exec bin/local demo
 
 .PHONY: clean
 clean: ## Remove the local cluster's data and what was built here
@@ -39,7 +39,7 @@ build: ## Build controller and guard into bin/
 
 .PHONY: controlplane
 controlplane: ## Build etcd and the Kubernetes programs into the cache folder (or check KUBEBUILDER_ASSETS)
-	@$(GO) run ./test/local assets
+	@$(GO) run ./test/kit/assets
 
 ##@ Check
 

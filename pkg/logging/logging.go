@@ -27,6 +27,8 @@ const (
 	KeyAddress    = "address"
 	KeyVersion    = "version"
 	KeyHolder     = "holder"
+	KeyLease      = "lease"
+	KeySince      = "since"
 	KeyIdentity   = "identity"
 	KeyPolicy     = "policy"
 	KeyPhase      = "phase"

@@ -70,7 +70,7 @@ func Assets(ctx context.Context, progress io.Writer) (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	b := builder{module: filepath.Join(root, controlPlaneModule), progress: progress}
+	b := builder{module: filepath.Join(root, controlPlaneModule), programs: programs, progress: progress}
 	if b.versions, err = moduleVersions(ctx, filepath.Join(b.module, "go.mod")); err != nil {
 		return "", err
 	}
@@ -173,6 +173,7 @@ func goError(what string, err error, detail string) error {
 type builder struct {
 	module   string // folder of the nested module
 	dir      string // folder of the programs
+	programs []program
 	versions map[string]string
 	progress io.Writer
 }
@@ -201,7 +202,7 @@ func (b builder) buildMissing(ctx context.Context) error {
 // requires.
 func (b builder) missing() []program {
 	var missing []program
-	for _, p := range programs {
+	for _, p := range b.programs {
 		path := filepath.Join(b.dir, p.name)
 		if checkProgram(path) != nil || builtVersion(path, p.module) != b.versions[p.module] {
 			missing = append(missing, p)

@@ -324,6 +324,18 @@ func environment() []string {
 // this ControlPlane.
 func (cp *ControlPlane) Failed() <-chan error { return cp.failed }
 
+// Pid is the process id of a program ("etcd", "kube-apiserver-0",
+// "kube-controller-manager", "kube-scheduler") that was started last, zero if it
+// never was.
+func (cp *ControlPlane) Pid(name string) int {
+	cp.mu.Lock()
+	defer cp.mu.Unlock()
+	if inst := cp.running[name]; inst != nil {
+		return inst.proc.Pid()
+	}
+	return 0
+}
+
 // expectEnd notes that the end of a program is wanted and returns its run, nil
 // when there is none.
 func (cp *ControlPlane) expectEnd(name string) *process.Process {
@@ -362,9 +374,15 @@ func (cp *ControlPlane) stopAll() {
 	for _, names := range [][]string{{schedulerProgram, controllerManagerProgram}, servers, {etcdProgram}} {
 		var stopping sync.WaitGroup
 		for _, name := range names {
-			if proc := cp.expectEnd(name); proc != nil {
-				stopping.Go(func() { proc.Stop() })
+			proc := cp.expectEnd(name)
+			if proc == nil {
+				continue
 			}
+			grace := stopGrace
+			if name == etcdProgram && !cp.options.Persistent {
+				grace = 0 // it takes a second to save what nobody will read
+			}
+			stopping.Go(func() { proc.StopWithin(grace) })
 		}
 		stopping.Wait()
 	}

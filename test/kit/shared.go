@@ -9,6 +9,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 const (
@@ -34,6 +37,9 @@ func Main(m *testing.M, options Options) {
 	if options.Log == nil {
 		options.Log = os.Stderr
 	}
+	// Quiet, unless the package chose a logger before.
+	log.SetLogger(logr.Discard())
+
 	shared.mu.Lock()
 	shared.options = &options
 	shared.mu.Unlock()
@@ -43,12 +49,14 @@ func Main(m *testing.M, options Options) {
 	go func() {
 		sig := <-signals
 		stopShared()
+		programDirs.remove()
 		fmt.Fprintf(os.Stderr, "tests stopped by %s\n", sig)
 		os.Exit(1)
 	}()
 
 	code := m.Run()
 	stopShared()
+	programDirs.remove()
 	os.Exit(code)
 }
 

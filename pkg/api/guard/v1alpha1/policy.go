@@ -78,29 +78,33 @@ type SingletonPolicySpec struct {
 }
 
 // Match says what an instance is: a container whose image repository, or whose
-// started program, is listed.
+// started program, is listed. A list that is left out has its default, so only
+// two lists that are written out and empty match nothing.
 //
-// +kubebuilder:validation:XValidation:rule="size(self.images) > 0 || size(self.commands) > 0",message="spec.match: images and commands are both empty, so nothing would ever be an instance; name at least one"
+// +kubebuilder:validation:XValidation:rule="!has(self.images) || size(self.images) > 0 || !has(self.commands) || size(self.commands) > 0",message="spec.match: images and commands are both empty, so nothing would ever be an instance; name at least one"
 type Match struct {
-	// Images are patterns of image repositories, registry included, without tag
-	// or digest: "ghcr.io/metacontroller/metacontroller". A "*" stands for any
-	// text within one path element; "**/" in front stands for any registry and
-	// any leading path. Docker Hub is "docker.io", its unprefixed names
-	// "docker.io/library/name".
+	// Images are patterns of image repositories, registry included, without port,
+	// tag and digest: "ghcr.io/metacontroller/metacontroller". A "*" stands for
+	// any text within one path element; "**/" in front stands for any registry
+	// and any leading path. Docker Hub is "docker.io", its unprefixed names
+	// "docker.io/library/name". References are compared in lower case, without
+	// their port.
 	// +optional
 	// +listType=set
 	// +kubebuilder:default={"**/metacontroller/metacontroller","**/metacontrollerio/metacontroller","**/metacontroller-solo/controller"}
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=255
-	// +kubebuilder:validation:items:Pattern=`^(\*\*/)?[a-z0-9*]([a-z0-9._:*-]*[a-z0-9*])?(/[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?)*$`
+	// +kubebuilder:validation:items:Pattern=`^(\*\*/)?[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?(/[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?)*$`
 	// +kubebuilder:validation:XValidation:rule="self.all(p, !p.split('/').exists(s, s != '**' && s.contains('**')))",message="spec.match.images: \"**\" is allowed only as the first path element, as in \"**/metacontroller/metacontroller\""
+	// +kubebuilder:validation:XValidation:rule="self.all(p, p.matches('^([^/]*[.*][^/]*|localhost)/'))",message="spec.match.images: a pattern begins with a registry (docker.io is Docker Hub) or with \"**/\" for any"
+	// +kubebuilder:validation:XValidation:rule="self.map(p, size(p)).sum() <= 2048",message="spec.match.images: the patterns are longer than 2048 bytes together, so judging a Pod would cost the API server too much"
 	Images []string `json:"images,omitempty"`
 	// Commands are base names of programs: a container that starts one of them,
 	// by command or args, is an instance whatever its image is called.
 	// +optional
 	// +listType=set
 	// +kubebuilder:default={"metacontroller"}
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=128
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
 	Commands []string `json:"commands,omitempty"`
@@ -108,10 +112,12 @@ type Match struct {
 	// are never instances, whatever they start.
 	// +optional
 	// +listType=set
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=255
-	// +kubebuilder:validation:items:Pattern=`^(\*\*/)?[a-z0-9*]([a-z0-9._:*-]*[a-z0-9*])?(/[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?)*$`
+	// +kubebuilder:validation:items:Pattern=`^(\*\*/)?[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?(/[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?)*$`
 	// +kubebuilder:validation:XValidation:rule="self.all(p, !p.split('/').exists(s, s != '**' && s.contains('**')))",message="spec.match.excludeImages: \"**\" is allowed only as the first path element"
+	// +kubebuilder:validation:XValidation:rule="self.all(p, p.matches('^([^/]*[.*][^/]*|localhost)/'))",message="spec.match.excludeImages: a pattern begins with a registry (docker.io is Docker Hub) or with \"**/\" for any"
+	// +kubebuilder:validation:XValidation:rule="self.map(p, size(p)).sum() <= 2048",message="spec.match.excludeImages: the patterns are longer than 2048 bytes together, so judging a Pod would cost the API server too much"
 	ExcludeImages []string `json:"excludeImages,omitempty"`
 	// Workloads are custom kinds with a Pod template that are judged early. Any
 	// other custom kind is judged at the Pods that it makes.

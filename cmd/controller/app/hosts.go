@@ -1,0 +1,92 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/controller/cluster"
+	"github.com/metacontroller-solo/solo/pkg/controller/composite"
+	resources "github.com/metacontroller-solo/solo/pkg/controller/discovery"
+	"github.com/metacontroller-solo/solo/pkg/controller/engine"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook/call"
+	"github.com/metacontroller-solo/solo/pkg/controller/syncer"
+	"github.com/metacontroller-solo/solo/pkg/controller/watch"
+	"github.com/metacontroller-solo/solo/pkg/object"
+)
+
+// hostParts are what hosts are made of.
+type hostParts struct {
+	config *Config
+	caches *watch.Set
+	table  *resources.Resources
+	// definitions are the CRDs, their metadata alone.
+	definitions *watch.Cache
+	kinds       map[string]object.Kind
+	writer      *cluster.Writer
+	events      *cluster.Recorder
+	log         logr.Logger
+}
+
+// hostsOf makes a host for each kind of object that declares controllers.
+func hostsOf(parts hostParts) []*engine.Host {
+	host := func(name, resource string, build engine.Build) *engine.Host {
+		return engine.NewHost(engine.HostConfig{
+			Name:     name,
+			Declared: parts.caches.Acquire(parts.kinds[resource], watch.Options{LabelSelector: parts.config.Selector.String()}),
+			Open:     func(kind object.Kind) engine.Cache { return parts.caches.Acquire(kind, watch.Options{}) },
+			Build:    build,
+			Workers:  parts.config.Workers,
+			Events:   parts.events,
+			Log:      parts.log,
+		})
+	}
+	builder := &composite.Builder{
+		Lookup:       parts.lookup,
+		Caller:       callers(v1alpha1.CompositeControllerKind, call.NewPool(ctrlmetrics.Registry, time.Now)),
+		Writer:       parts.writer,
+		Events:       parts.events,
+		Clock:        clock.RealClock{},
+		Log:          parts.log,
+		ResyncPeriod: parts.config.CacheFlushInterval,
+	}
+	return []*engine.Host{
+		host(compositeHost, v1alpha1.CompositeControllerResource, builder.Build),
+		host(decoratorHost, v1alpha1.DecoratorControllerResource, refuseDecorators),
+	}
+}
+
+// refuseDecorators says on each DecoratorController that nothing will come of
+// it.
+func refuseDecorators(context.Context, *object.Object) (*engine.Controller, error) {
+	return nil, &engine.InvalidError{Err: errors.New("DecoratorControllers are not supported by this version; this one has no effect")}
+}
+
+func callers(kind string, pool *call.Pool) func(string, hook.Call, *v1alpha1.Webhook) (syncer.Caller, error) {
+	return func(controller string, which hook.Call, webhook *v1alpha1.Webhook) (syncer.Caller, error) {
+		caller, err := pool.Caller(call.Identity{Hook: which.String(), ControllerKind: kind, ControllerName: controller}, webhook)
+		if err != nil {
+			return nil, err
+		}
+		return caller, nil
+	}
+}
+
+func (p hostParts) lookup(ctx context.Context, apiVersion, resource string) (composite.Resource, bool, error) {
+	found, err := p.table.Lookup(ctx, apiVersion, resource)
+	if err != nil {
+		var absent *resources.NotFoundError
+		return composite.Resource{}, errors.As(err, &absent), err
+	}
+	return composite.Resource{
+		Kind:      found.Kind,
+		HasStatus: found.HasStatus,
+		Custom:    p.definitions.Get("", found.Resource+"."+found.Group) != nil,
+	}, false, nil
+}

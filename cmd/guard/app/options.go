@@ -1,0 +1,162 @@
+package app
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/guard/audit"
+	"github.com/metacontroller-solo/solo/pkg/logging"
+)
+
+// serveOptions are the flags of the verb serve.
+type serveOptions struct {
+	kubeconfig         string
+	policy             string
+	bindAddress        string
+	webhookPort        int
+	tlsCertDir         string
+	metricsBindAddress string
+	probeBindAddress   string
+	auditLog           string
+	replica            string
+	shutdownDelay      time.Duration
+	requestTimeout     time.Duration
+	releaseDelay       time.Duration
+	leaderElection     leaderElectionOptions
+	zap                *zap.Options
+}
+
+type leaderElectionOptions struct {
+	enabled       bool
+	namespace     string
+	name          string
+	leaseDuration time.Duration
+	renewDeadline time.Duration
+	retryPeriod   time.Duration
+}
+
+// Names of files and of the environment.
+const (
+	certFile = "tls.crt"
+	keyFile  = "tls.key"
+	// envPodName is set by the manifests, through the downward API.
+	envPodName = "POD_NAME"
+)
+
+// reservationMargin is how much longer a reservation lives than the API server
+// keeps a request.
+const reservationMargin = 15 * time.Second
+
+func (o *serveOptions) bind(flags *pflag.FlagSet) {
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "Path to a kubeconfig. Left out: the Pod's service account, else KUBECONFIG, else ~/.kube/config.")
+	flags.StringVar(&o.policy, "policy", guardv1alpha1.DefaultPolicyName, "Name of the SingletonPolicy to judge by.")
+	flags.StringVar(&o.bindAddress, "bind-address", "", "IP address that the webhook listens on. Left out: all of them.")
+	flags.IntVar(&o.webhookPort, "webhook-port", 9443, "Port that the webhook listens on.")
+	flags.StringVar(&o.tlsCertDir, "tls-cert-dir", "/etc/metacontroller-guard/tls", "Folder with "+certFile+" and "+keyFile+" of the webhook. They are read again when they change.")
+	flags.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":8080", "Address and port for metrics; 0 for none.")
+	flags.StringVar(&o.probeBindAddress, "health-probe-bind-address", ":8081", "Address and port for /healthz and /readyz; 0 for none.")
+	flags.StringVar(&o.auditLog, "audit-log", audit.StandardOutput, "File to which decisions are appended, one JSON object a line; - for standard output.")
+	flags.StringVar(&o.replica, "replica", "", "Name of this guard in the audit log. Left out: "+envPodName+", else the host's name.")
+	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second, "How long requests are still taken after SIGTERM, while /readyz fails already.")
+	flags.DurationVar(&o.requestTimeout, "api-request-timeout", time.Minute, "The API server's --request-timeout. A claim that has not become an object is given up "+reservationMargin.String()+" later.")
+	flags.DurationVar(&o.releaseDelay, "release-delay", 10*time.Second, "How long the pin is cleared before the slot is free: the time in which every API server has surely seen it.")
+
+	l := &o.leaderElection
+	flags.BoolVar(&l.enabled, "leader-elect", true, "Let one of several guards keep the status of the policy. All of them answer requests.")
+	flags.StringVar(&l.namespace, "leader-elect-resource-namespace", "metacontroller-guard", "Namespace of the Lease.")
+	flags.StringVar(&l.name, "leader-elect-resource-name", "metacontroller-guard", "Name of the Lease.")
+	flags.DurationVar(&l.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long others wait for a leader that is silent.")
+	flags.DurationVar(&l.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long the leader tries to renew before it gives up.")
+	flags.DurationVar(&l.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between tries.")
+
+	o.zap = logging.BindFlags(flags)
+}
+
+// complete fills what was left out.
+func (o *serveOptions) complete() error {
+	if o.replica == "" {
+		o.replica = os.Getenv(envPodName)
+	}
+	if o.replica == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("cannot tell the host's name, set --replica: %w", err)
+		}
+		o.replica = name
+	}
+	return nil
+}
+
+// validate checks the flags against each other. Its errors are usage errors.
+func (o *serveOptions) validate() error {
+	switch {
+	case o.policy == "":
+		return errors.New("--policy is empty, name a SingletonPolicy")
+	case o.bindAddress != "" && net.ParseIP(o.bindAddress) == nil:
+		return fmt.Errorf("--bind-address %q is no IP address", o.bindAddress)
+	case o.webhookPort < 1 || o.webhookPort > 65535:
+		return fmt.Errorf("--webhook-port %d is no port, choose 1 to 65535", o.webhookPort)
+	case o.auditLog == "":
+		return errors.New("--audit-log is empty, use - for standard output, or a path")
+	case o.shutdownDelay < 0 || o.releaseDelay < 0:
+		return errors.New("--shutdown-delay and --release-delay must not be negative")
+	case o.requestTimeout <= 0:
+		return errors.New("--api-request-timeout must be above 0")
+	}
+	for flag, address := range map[string]string{
+		"--metrics-bind-address":      o.metricsBindAddress,
+		"--health-probe-bind-address": o.probeBindAddress,
+	} {
+		if address == "0" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return fmt.Errorf("%s %q is no address and port, write it like 127.0.0.1:8080", flag, address)
+		}
+	}
+	l := o.leaderElection
+	if l.enabled && (l.namespace == "" || l.name == "") {
+		return errors.New("--leader-elect needs --leader-elect-resource-namespace and --leader-elect-resource-name")
+	}
+	if l.enabled && (l.retryPeriod <= 0 || l.renewDeadline <= l.retryPeriod || l.leaseDuration <= l.renewDeadline) {
+		return errors.New("--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline, and that longer than --leader-elect-retry-period")
+	}
+	return nil
+}
+
+// preflight finds what would fail later, so that it is said in one line before
+// anything is started.
+func (o *serveOptions) preflight() error {
+	cert, key := filepath.Join(o.tlsCertDir, certFile), filepath.Join(o.tlsCertDir, keyFile)
+	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
+		return fmt.Errorf("cannot load the webhook's certificate from %q: %w; put %s and %s there, or set --tls-cert-dir", o.tlsCertDir, err, certFile, keyFile)
+	}
+	addresses := []struct{ flag, address string }{
+		{"--webhook-port", net.JoinHostPort(o.bindAddress, strconv.Itoa(o.webhookPort))},
+		{"--metrics-bind-address", o.metricsBindAddress},
+		{"--health-probe-bind-address", o.probeBindAddress},
+	}
+	for _, a := range addresses {
+		if a.address == "0" {
+			continue
+		}
+		listener, err := net.Listen("tcp", a.address)
+		if err != nil {
+			return fmt.Errorf("cannot listen on %s: %w; free it or choose another with %s", a.address, err, a.flag)
+		}
+		if err := listener.Close(); err != nil {
+			return fmt.Errorf("cannot close %s: %w", a.address, err)
+		}
+	}
+	return nil
+}

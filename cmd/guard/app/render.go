@@ -1,0 +1,47 @@
+package app
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/metacontroller-solo/solo/pkg/guard/pin"
+)
+
+func renderCommand(stdout io.Writer) *cobra.Command {
+	options := pin.Options{}
+	caFile := ""
+	command := &cobra.Command{
+		Use:   "render",
+		Short: "Print the admission objects as YAML",
+		Args:  noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			if caFile != "" {
+				bundle, err := os.ReadFile(caFile) //nolint:gosec // The path is the operator's.
+				if err != nil {
+					return fmt.Errorf("cannot read CA bundle %q: %w; give another with --ca-file", caFile, err)
+				}
+				options.CABundle = bundle
+			}
+			if options.TimeoutSeconds < 1 || options.TimeoutSeconds > 30 {
+				return usageError{fmt.Errorf("--timeout-seconds %d is out of bounds, choose 1 to 30", options.TimeoutSeconds)}
+			}
+			manifest, err := pin.YAML(options)
+			if err != nil {
+				return fmt.Errorf("cannot render the admission objects: %w", err)
+			}
+			_, err = stdout.Write(manifest)
+			return err
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&options.SingletonPolicy, "policy", "", "Name of the SingletonPolicy that the objects read. Left out: the default one.")
+	flags.StringVar(&options.Namespace, "namespace", pin.DefaultNamespace, "Namespace of the guard's Service.")
+	flags.StringVar(&options.Service, "service", pin.DefaultService, "Name of the guard's Service.")
+	flags.StringVar(&options.URL, "url", "", "URL of the guard, path included, in place of the Service.")
+	flags.StringVar(&caFile, "ca-file", "", "File with the PEM bundle that the guard's certificate is checked with. Left out: cert-manager's CA injector fills it in.")
+	flags.Int32Var(&options.TimeoutSeconds, "timeout-seconds", pin.DefaultTimeoutSeconds, "How long the API server waits for the guard.")
+	return command
+}

@@ -1,0 +1,171 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/metacontroller-solo/solo/pkg/controller/plan"
+	"github.com/metacontroller-solo/solo/pkg/object"
+)
+
+// Result is what became of a plan.
+type Result struct {
+	// Done are the steps that were carried out, in the plan's order.
+	Done []Done
+	// Failed are the steps that a user should hear of, in the plan's order.
+	Failed []Failed
+	// Retry says that a step met another state than the plan knew (gone,
+	// changed, already there, namespace on its way out): no error, but the parent
+	// should be looked at again soon. An event of the newer state usually does it.
+	Retry bool
+	// Interrupted is the context's error if it ended before the plan did; nothing
+	// was begun after that.
+	Interrupted error
+}
+
+// Done is a step that was carried out.
+type Done struct {
+	plan.Step
+	// Written is the object as the server has it after Create or Update; nil
+	// after Delete.
+	Written *object.Object
+}
+
+// Failed is a step that failed.
+type Failed struct {
+	plan.Step
+	// Err says what is wrong, where; it wraps the Writer's error.
+	Err error
+}
+
+// Err joins the errors of all that failed, or is nil.
+func (r Result) Err() error {
+	errs := make([]error, 0, len(r.Failed)+1)
+	for _, failed := range r.Failed {
+		errs = append(errs, failed.Err)
+	}
+	if r.Interrupted != nil {
+		errs = append(errs, fmt.Errorf("cannot finish the children: %w", r.Interrupted))
+	}
+	return errors.Join(errs...)
+}
+
+// Settled is what the next plan of the parent need not compare: what p found to
+// be equal, and what was written just now. The server may have written a value
+// differently or changed it; it was asked, and will not be asked again until the
+// child or its desired state changes.
+func (r Result) Settled(p plan.Plan) plan.Settled {
+	settled := make(plan.Settled, len(p.Settled)+len(r.Done))
+	maps.Copy(settled, p.Settled)
+	for _, done := range r.Done {
+		if done.Written != nil {
+			settled[done.Key] = plan.Mark{
+				UID:             done.Written.UID(),
+				ResourceVersion: done.Written.ResourceVersion(),
+				Desired:         done.Desired,
+			}
+		}
+	}
+	return settled
+}
+
+// Run carries out a plan, except its Skip steps. Groups of steps that do the
+// same to one kind follow one another; the steps of a group are begun in the
+// plan's order, with up to parallel of them at once (1 if it is less). A failure
+// does not stop the rest; a context that ends does.
+func Run(ctx context.Context, w Writer, p plan.Plan, parallel int) Result {
+	outcomes := make([]outcome, len(p.Steps))
+	for start := 0; start < len(p.Steps); {
+		end := start + 1
+		for end < len(p.Steps) && together(p.Steps[start], p.Steps[end]) {
+			end++
+		}
+		var group errgroup.Group
+		group.SetLimit(max(parallel, 1))
+		for i := start; i < end && ctx.Err() == nil; i++ {
+			if p.Steps[i].Action == plan.Skip {
+				continue
+			}
+			group.Go(func() error {
+				outcomes[i] = carryOut(ctx, w, p.Steps[i])
+				return nil
+			})
+		}
+		_ = group.Wait() // outcomes hold the errors
+		start = end
+	}
+	return resultOf(ctx, p, outcomes)
+}
+
+// together says whether two neighbouring steps may be done at the same time.
+func together(a, b plan.Step) bool {
+	return a.Kind.GroupKind() == b.Kind.GroupKind() && (a.Action == plan.Delete) == (b.Action == plan.Delete)
+}
+
+// outcome is what became of one step; the zero value means that it was not begun.
+type outcome struct {
+	begun   bool
+	written *object.Object
+	err     error
+}
+
+func carryOut(ctx context.Context, w Writer, step plan.Step) outcome {
+	out := outcome{begun: true}
+	switch step.Action {
+	case plan.Create:
+		out.written, out.err = w.Create(ctx, step.Kind, step.Object)
+	case plan.Update:
+		out.written, out.err = w.Update(ctx, step.Kind, step.Object)
+	case plan.Delete:
+		out.err = w.Delete(ctx, step.Kind, step.Key, step.Observed.UID())
+		if apierrors.IsNotFound(out.err) {
+			out.err = nil // it is gone, which is what was wanted
+		}
+	default:
+		out.err = fmt.Errorf("there is no action %d", step.Action)
+	}
+	return out
+}
+
+func resultOf(ctx context.Context, p plan.Plan, outcomes []outcome) Result {
+	var r Result
+	for i, out := range outcomes {
+		step := p.Steps[i]
+		switch {
+		case !out.begun && step.Action == plan.Skip:
+		case !out.begun:
+			r.Interrupted = ctx.Err()
+		case out.err == nil:
+			r.Done = append(r.Done, Done{Step: step, Written: out.written})
+		case Outdated(step.Action, out.err):
+			r.Retry = true
+		default:
+			r.Failed = append(r.Failed, Failed{Step: step, Err: fmt.Errorf("cannot %s %s %q: %w",
+				step.Action, step.Key.Kind, step.Key.Path(), out.err)})
+		}
+	}
+	return r
+}
+
+// Outdated says whether an error only tells that the action met a state that
+// this process does not know yet. It is not one for users: the event of that
+// state, or a quick retry, settles it. A create that answers 404 is another
+// matter: its namespace or its kind does not exist, and no event will tell.
+func Outdated(action plan.Action, err error) bool {
+	switch {
+	case apierrors.IsConflict(err):
+		return true
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return true
+	case action == plan.Create:
+		return apierrors.IsAlreadyExists(err)
+	default:
+		return apierrors.IsNotFound(err)
+	}
+}

@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/controller/plan"
+	"github.com/metacontroller-solo/solo/pkg/object"
+)
+
+// Definition is what a controller is: plain data, made of a CompositeController
+// or a DecoratorController and of what the API server serves. Two equal ones
+// need not replace each other.
+type Definition struct {
+	// Kind of the object that declares the controller.
+	Kind string
+	// Name of that object.
+	Name string
+	// Parents are the kinds that the controller reconciles.
+	Parents []Parent
+	// Children are the kinds that it may create.
+	Children []plan.Kind
+	// Missing says which declared kinds of children are left out because the API
+	// server does not serve them.
+	Missing []string
+	// Hooks as declared.
+	Hooks Hooks
+	// Finalizer that parents carry if there is a finalize hook.
+	Finalizer string
+	// GenerateSelector selects children by a label with the parent's uid.
+	GenerateSelector bool
+	// ResyncPeriod is the longest time between two syncs of a parent; 0 means
+	// that nothing but events causes one.
+	ResyncPeriod time.Duration
+}
+
+// Hooks are the callbacks of a controller; nil means that there is none.
+type Hooks struct {
+	Sync, Finalize *v1alpha1.Hook
+}
+
+// Parent is one kind that a controller reconciles.
+type Parent struct {
+	object.Kind
+	// HasStatus says that there is a status subresource to write.
+	HasStatus bool
+	// Selector is which of them the controller manages.
+	Selector labels.Selector
+	// IgnoreStatusChanges says that a change of nothing but status is no reason
+	// for a sync.
+	IgnoreStatusChanges bool
+}
+
+// QueueName is the name of the controller's queue in metrics.
+func (d *Definition) QueueName() string { return d.Kind + "-" + d.Name }
+
+// Parent returns the parent kind of an object, or nil.
+func (d *Definition) Parent(kind schema.GroupKind) *Parent {
+	for i := range d.Parents {
+		if d.Parents[i].GroupKind() == kind {
+			return &d.Parents[i]
+		}
+	}
+	return nil
+}
+
+// ChildKinds are the kinds of Children.
+func (d *Definition) ChildKinds() []object.Kind {
+	kinds := make([]object.Kind, 0, len(d.Children))
+	for _, child := range d.Children {
+		kinds = append(kinds, child.Kind)
+	}
+	return kinds
+}
+
+// Cache is the local copy of one kind; package watch has them.
+type Cache interface {
+	WaitForSync(ctx context.Context) error
+	Get(namespace, name string) *object.Object
+	ByUID(uid types.UID) *object.Object
+	ByOwner(uid types.UID) []*object.Object
+	Orphans(namespace string, selector labels.Selector) []*object.Object
+	List() []*object.Object
+	// Seen reports whether the copy is at least as new as this version.
+	Seen(resourceVersion string) bool
+	// Handle adds a handler of changes. It must not block.
+	Handle(handler func(before, after *object.Object, initial bool)) error
+	// Release ends this use of the copy, handlers included.
+	Release()
+}
+
+// Caches are the local copies that a controller reads, by group and kind. A kind
+// that is parent and child at once is in both.
+type Caches struct {
+	Parents  map[schema.GroupKind]Cache
+	Children map[schema.GroupKind]Cache
+}
+
+// Controller is one controller, ready to run.
+type Controller struct {
+	Definition Definition
+	// Selector is how the children of a parent are selected; nil if that cannot
+	// be said, or if nothing is ever adopted. It is called for each change of a
+	// parent.
+	Selector func(parent *object.Object) labels.Selector
+	// Start makes what syncs one parent, once the caches are full.
+	Start func(caches Caches) (Syncer, error)
+}
+
+// Syncer brings one parent to where it should be.
+type Syncer interface {
+	// Sync makes one pass. It does not panic.
+	Sync(ctx context.Context, parent object.Key) Outcome
+	// Close is called once, after the last Sync has returned.
+	Close()
+}
+
+// Outcome is how a pass ended, as far as the next one depends on it.
+type Outcome struct {
+	Verdict Verdict
+	// After is, with Done, when the next pass is wanted though nothing happens;
+	// 0 means never. With Wait it is how long to wait; 0 leaves that to the
+	// back-off.
+	After time.Duration
+	// Err is, with Failed, what went wrong, for the log. The user has been told
+	// by an event.
+	Err error
+}
+
+// Verdict says when a parent is looked at again.
+type Verdict int
+
+const (
+	// UnknownVerdict is no valid value.
+	UnknownVerdict Verdict = iota
+	// Done: with the next event, or after Outcome.After.
+	Done
+	// Failed: after a time that grows with each failure, up to a minute.
+	Failed
+	// Again: something was newer than the pass knew. Like Failed, without a word
+	// to anybody.
+	Again
+	// Behind: the caches have not yet seen what this process wrote. Their event
+	// causes the next pass; a moment later it comes without.
+	Behind
+	// Wait: the hook asked to be left alone for Outcome.After.
+	Wait
+)

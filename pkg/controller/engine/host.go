@@ -1,0 +1,285 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/metacontroller-solo/solo/pkg/logging"
+	"github.com/metacontroller-solo/solo/pkg/object"
+)
+
+// Reasons of events on the object that declares a controller.
+const (
+	ReasonStarting    = "Starting"
+	ReasonStarted     = "Started"
+	ReasonStopping    = "Stopping"
+	ReasonStopped     = "Stopped"
+	ReasonCreateError = "CreateError"
+)
+
+// How soon a controller that cannot start is tried again; a change of what the
+// API server serves does not wait for it.
+const (
+	hostBackoffBase = 500 * time.Millisecond
+	hostBackoffMax  = 15 * time.Second
+)
+
+// hostWorkers is how many controllers start at once: one whose caches do not
+// fill keeps no other waiting.
+const hostWorkers = 4
+
+// Build makes a Controller of the object that declares it. The error says what
+// is wrong with the object, or with what it refers to.
+type Build func(ctx context.Context, declared *object.Object) (*Controller, error)
+
+// InvalidError is an error of Build that only another object mends: to try again
+// is of no use.
+type InvalidError struct{ Err error }
+
+func (e *InvalidError) Error() string { return e.Err.Error() }
+
+func (e *InvalidError) Unwrap() error { return e.Err }
+
+// AbsentError is an error of Build that says that the API server no longer serves
+// the parents: there is nothing left for a controller to do.
+type AbsentError struct{ Err error }
+
+func (e *AbsentError) Error() string { return e.Err.Error() }
+
+func (e *AbsentError) Unwrap() error { return e.Err }
+
+// Recorder records events on objects.
+type Recorder interface {
+	Normal(about *object.Object, reason, message string)
+	Warning(about *object.Object, reason, message string)
+}
+
+// HostConfig is what a Host works with.
+type HostConfig struct {
+	// Name of the host's own queue in metrics.
+	Name string
+	// Declared is the copy of the objects that declare controllers.
+	Declared Cache
+	// Open opens the copy of any kind.
+	Open func(object.Kind) Cache
+	// Build makes the controllers.
+	Build Build
+	// Workers of each controller.
+	Workers int
+	Events  Recorder
+	Log     logr.Logger
+}
+
+// Host runs the controllers that objects of one kind declare.
+type Host struct {
+	HostConfig
+
+	mu sync.Mutex
+	// running by name. Guarded by mu; one name is only ever worked on by one
+	// goroutine.
+	running map[string]*running
+	// queue of names; nil until Run. Guarded by mu.
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+type running struct {
+	*run
+	declared *object.Object
+}
+
+// NewHost makes a Host that runs nothing yet.
+func NewHost(config HostConfig) *Host {
+	return &Host{HostConfig: config, running: map[string]*running{}}
+}
+
+// Run runs controllers until ctx ends. When it returns, all syncs have ended.
+func (h *Host) Run(ctx context.Context) error {
+	if err := h.Declared.WaitForSync(ctx); err != nil {
+		return fmt.Errorf("cannot list and watch the objects of %q: %w", h.Name, err)
+	}
+	skipNames := true
+	typed, err := controller.NewUnmanaged(h.Name, controller.Options{
+		SkipNameValidation:      &skipNames,
+		MaxConcurrentReconciles: hostWorkers,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](hostBackoffBase, hostBackoffMax),
+		Logger:                  h.Log,
+		LogConstructor: func(request *reconcile.Request) logr.Logger {
+			if request == nil {
+				return h.Log.V(1)
+			}
+			return h.Log.WithValues(logging.KeyController, request.Name)
+		},
+		Reconciler: reconcile.Func(func(reconcileContext context.Context, request reconcile.Request) (reconcile.Result, error) {
+			return h.reconcile(reconcileContext, ctx, request.Name)
+		}),
+	})
+	if err != nil {
+		return fmt.Errorf("cannot make queue %q: %w", h.Name, err)
+	}
+	err = typed.Watch(ctrlsource.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		h.mu.Lock()
+		h.queue = queue
+		h.mu.Unlock()
+		return h.Declared.Handle(func(before, after *object.Object, _ bool) {
+			switch {
+			case after != nil:
+				queue.Add(request(after.Name()))
+			case before != nil:
+				queue.Add(request(before.Name()))
+			}
+		})
+	}))
+	if err != nil {
+		return fmt.Errorf("cannot watch the objects of %q: %w", h.Name, err)
+	}
+	err = typed.Start(ctx)
+	h.stopAll()
+	return err
+}
+
+func request(name string) reconcile.Request {
+	out := reconcile.Request{}
+	out.Name = name
+	return out
+}
+
+// Recheck looks at every declared controller again, for what the API server
+// serves has changed.
+func (h *Host) Recheck() {
+	h.mu.Lock()
+	queue := h.queue
+	h.mu.Unlock()
+	if queue == nil {
+		return
+	}
+	for _, declared := range h.Declared.List() {
+		queue.Add(request(declared.Name()))
+	}
+}
+
+// reconcile brings one controller to what its object says. A controller that
+// runs goes on until the one that replaces it is ready to start. The controllers
+// live as long as base.
+func (h *Host) reconcile(ctx, base context.Context, name string) (reconcile.Result, error) {
+	declared := h.Declared.Get("", name)
+	current := h.get(name)
+	if declared == nil {
+		if current != nil {
+			h.stop(name, current)
+		}
+		return reconcile.Result{}, nil
+	}
+	built, err := h.build(ctx, declared)
+	if absent := (*AbsentError)(nil); errors.As(err, &absent) && current != nil {
+		// Its caches would go on to look for the parents, more and more rarely.
+		h.stop(name, current)
+	}
+	if err != nil {
+		return h.refuse(ctx, declared, err)
+	}
+	if current != nil && current.declared.UID() == declared.UID() && reflect.DeepEqual(current.definition, built.Definition) {
+		return missing(built), nil
+	}
+	if current == nil {
+		h.Events.Normal(declared, ReasonStarting, fmt.Sprintf("Starting controller %q.", name))
+	}
+	next, err := prepare(ctx, built, h.Open)
+	if err != nil {
+		return h.refuse(ctx, declared, err)
+	}
+	if current != nil {
+		h.stop(name, current)
+		h.Events.Normal(declared, ReasonStarting, fmt.Sprintf("Starting controller %q.", name))
+	}
+	h.set(name, &running{run: next.start(base, h.Workers, h.Log), declared: declared})
+	h.Events.Normal(declared, ReasonStarted, fmt.Sprintf("Started controller %q.", name))
+	h.Log.Info("Started controller", logging.KeyController, built.Definition.QueueName())
+	if len(built.Definition.Missing) > 0 {
+		h.Events.Warning(declared, ReasonCreateError, fmt.Sprintf(
+			"Controller %q runs without these kinds of children, which the API server does not serve: %s. It picks them up as soon as they are there.",
+			name, strings.Join(built.Definition.Missing, ", ")))
+	}
+	return missing(built), nil
+}
+
+// missing asks for another look as long as a kind is not there.
+func missing(built *Controller) reconcile.Result {
+	if len(built.Definition.Missing) > 0 {
+		return reconcile.Result{RequeueAfter: hostBackoffMax}
+	}
+	return reconcile.Result{}
+}
+
+// build guards against a panic: it is about one object, and hurts only that.
+func (h *Host) build(ctx context.Context, declared *object.Object) (built *Controller, err error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			built, err = nil, fmt.Errorf("cannot make the controller, this is a fault of the program: %v", recovered)
+		}
+	}()
+	return h.Build(ctx, declared)
+}
+
+func (h *Host) refuse(ctx context.Context, declared *object.Object, err error) (reconcile.Result, error) {
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+		return reconcile.Result{}, nil
+	}
+	message := err.Error()
+	if h.get(declared.Name()) != nil {
+		message += " (the controller goes on as it was declared before)"
+	}
+	h.Events.Warning(declared, ReasonCreateError, message)
+	if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
+		return reconcile.Result{}, reconcile.TerminalError(err)
+	}
+	return reconcile.Result{}, err
+}
+
+func (h *Host) stop(name string, current *running) {
+	h.Events.Normal(current.declared, ReasonStopping, fmt.Sprintf("Stopping controller %q.", name))
+	current.stop()
+	h.set(name, nil)
+	h.Events.Normal(current.declared, ReasonStopped, fmt.Sprintf("Stopped controller %q.", name))
+	h.Log.Info("Stopped controller", logging.KeyController, current.definition.QueueName())
+}
+
+func (h *Host) stopAll() {
+	h.mu.Lock()
+	left := make(map[string]*running, len(h.running))
+	for name, current := range h.running {
+		left[name] = current
+	}
+	h.mu.Unlock()
+	var all sync.WaitGroup
+	for name, current := range left {
+		all.Go(func() { h.stop(name, current) })
+	}
+	all.Wait()
+}
+
+func (h *Host) get(name string) *running {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.running[name]
+}
+
+func (h *Host) set(name string, current *running) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if current == nil {
+		delete(h.running, name)
+		return
+	}
+	h.running[name] = current
+}

@@ -1,0 +1,485 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	kjson "sigs.k8s.io/json"
+
+	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/object"
+)
+
+// MaxDepth is how deep lists and objects of an answer may be nested. The API
+// server takes more; no object of anybody's needs it.
+const MaxDepth = 500
+
+// MaxResync is the longest time that resyncAfterSeconds can ask for; more means
+// this much.
+const MaxResync = 365 * 24 * time.Hour
+
+// minResync keeps a tiny resyncAfterSeconds from becoming none at all.
+const minResync = time.Millisecond
+
+// Fields of the answers, beside those whose names depend on the flavor.
+const (
+	fieldStatus      = "status"
+	fieldResync      = "resyncAfterSeconds"
+	fieldFinalized   = "finalized"
+	fieldLabels      = "labels"
+	fieldAnnotations = "annotations"
+	fieldRelated     = "relatedResources"
+)
+
+// DecodeResponse reads the answer to r, a sync or finalize request. The notes
+// are what a strict codec would have refused. The error is a *object.FieldError
+// where a field is wrong.
+//
+// An answer must have its list of children (attachments), be it empty or null:
+// what has none is more likely an error document than the wish to delete them
+// all. There are two exceptions, where the field decides nothing: the controller
+// declares no kinds of children, or the answer to a finalize request says that
+// it is finalized; children are left as they are then.
+func (c Codec) DecodeResponse(r *hook.Request, data []byte) (*hook.Response, []Note, error) {
+	_, children := fieldsOf(r.Flavor)
+	if children == "" || r.Call != hook.Sync && r.Call != hook.Finalize {
+		return nil, nil, fmt.Errorf("cannot decode the answer to a %s request of controller flavor %d", r.Call, r.Flavor)
+	}
+	out := &hook.Response{}
+	known := 0
+	notes, err := c.decode(data, func(name string, raw jsontext.Value) (bool, error) {
+		decorator := r.Flavor == hook.Decorator
+		var err error
+		switch {
+		case name == children:
+			out.ChildrenPresence, out.Children, err = decodeChildren(name, raw)
+		case name == fieldStatus:
+			out.Status, err = decodeStatus(raw)
+		case name == fieldResync:
+			out.ResyncAfter, err = decodeResync(raw)
+		case name == fieldFinalized:
+			out.Finalized, err = decodeBool(name, raw)
+		case name == fieldLabels && decorator:
+			out.Labels, err = decodeChanges(name, raw)
+		case name == fieldAnnotations && decorator:
+			out.Annotations, err = decodeChanges(name, raw)
+		default:
+			return false, nil
+		}
+		known++
+		return true, err
+	})
+	if err != nil {
+		return nil, notes, err
+	}
+	if out.ChildrenPresence == hook.Absent {
+		none := len(r.Children.Groups()) == 0 && (known > 0 || r.Flavor == hook.Decorator && len(notes) == 0)
+		if !none && !(r.Finalizing() && out.Finalized) {
+			return nil, notes, missing(children)
+		}
+	}
+	return out, notes, nil
+}
+
+// DecodeCustomize reads the answer to a customize request. It must have its list
+// of rules, be it empty or null. The notes are what a strict codec would have
+// refused.
+func (c Codec) DecodeCustomize(data []byte) (*hook.CustomizeResponse, []Note, error) {
+	out := &hook.CustomizeResponse{}
+	var found bool
+	var inner []Note
+	notes, err := c.decode(data, func(name string, raw jsontext.Value) (bool, error) {
+		if name != fieldRelated {
+			return false, nil
+		}
+		found = true
+		return true, elements(name, raw, func(path string, raw jsontext.Value) error {
+			rule, unknown, err := decodeRule(path, raw)
+			if err != nil {
+				return err
+			}
+			inner = append(inner, unknown...)
+			out.Rules = append(out.Rules, rule)
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, notes, err
+	}
+	if !found {
+		return nil, notes, missing(fieldRelated)
+	}
+	if c.Strict && len(inner) > 0 {
+		return nil, nil, refused(inner)
+	}
+	return out, append(notes, inner...), nil
+}
+
+func missing(field string) error {
+	return &object.FieldError{
+		Path:    field,
+		Problem: "is missing in the answer; nothing was changed (an empty list is how to ask for none)",
+	}
+}
+
+// decode checks the document as a whole and hands each field of it to field,
+// which says whether it knows the name. The value is valid, and valid only
+// during the call.
+func (c Codec) decode(data []byte, field func(name string, raw jsontext.Value) (bool, error)) ([]Note, error) {
+	limit := c.MaxBytes
+	if limit <= 0 {
+		limit = DefaultMaxBytes
+	}
+	switch {
+	case len(data) > limit:
+		return nil, fmt.Errorf("the answer has more than %d bytes", limit)
+	case len(bytes.TrimSpace(data)) == 0:
+		return nil, errors.New("the answer is empty")
+	case tooDeep(data, MaxDepth):
+		return nil, fmt.Errorf("the answer is nested deeper than %d levels", MaxDepth)
+	}
+	var notes []Note
+	err := walk(data, nil)
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		if notes, err = duplicates(data); err == nil {
+			if c.Strict {
+				return nil, refused(notes)
+			}
+			// What follows keeps raw JSON; it must not mean one thing to us and
+			// another to the API server.
+			data, err = lastWins(data)
+		}
+	}
+	if err != nil {
+		return nil, problemOf(err)
+	}
+	var unknown []Note
+	err = walk(data, func(name string, raw jsontext.Value) error {
+		ok, err := field(name, raw)
+		if !ok && err == nil {
+			unknown = append(unknown, Note{Path: name, Problem: "is unknown"})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, problemOf(err)
+	}
+	notes = append(notes, unknown...)
+	if c.Strict && len(unknown) > 0 {
+		return nil, refused(unknown)
+	}
+	return notes, nil
+}
+
+// walk goes over the fields of a document that must be one object.
+func walk(data []byte, field func(name string, raw jsontext.Value) error) error {
+	in := jsontext.NewDecoder(bytes.NewBuffer(data))
+	switch kind := in.PeekKind(); kind {
+	case '{':
+	case jsontext.KindInvalid:
+		_, err := in.ReadToken()
+		return err
+	default:
+		return &object.FieldError{Problem: "the answer must be an object, not " + kindName(kind)}
+	}
+	if field == nil {
+		// Check the syntax of all of it.
+		if _, err := in.ReadValue(); err != nil {
+			return err
+		}
+	} else {
+		if _, err := in.ReadToken(); err != nil {
+			return err
+		}
+		for in.PeekKind() != '}' {
+			name, err := in.ReadToken()
+			if err != nil {
+				return err
+			}
+			text := name.String()
+			raw, err := in.ReadValue()
+			if err != nil {
+				return err
+			}
+			if err := field(text, raw); err != nil {
+				return err
+			}
+		}
+		if _, err := in.ReadToken(); err != nil {
+			return err
+		}
+	}
+	if _, err := in.ReadToken(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the answer, which must be one object")
+	}
+	return nil
+}
+
+// duplicates are all fields that occur more than once in an object of the
+// document.
+func duplicates(data []byte) ([]Note, error) {
+	in := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
+	var notes []Note
+	var seen []map[string]bool // one for each open object or list
+	for {
+		token, err := in.ReadToken()
+		if errors.Is(err, io.EOF) {
+			return notes, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		switch token.Kind() {
+		case '{', '[':
+			seen = append(seen, map[string]bool{})
+		case '}', ']':
+			seen = seen[:len(seen)-1]
+		case '"':
+			// After a name, the object has an odd number of names and values.
+			if kind, n := in.StackIndex(in.StackDepth()); kind == '{' && n%2 == 1 {
+				names, name := seen[len(seen)-1], token.String()
+				if names[name] {
+					notes = append(notes, Note{Path: pathOf(in.StackPointer()), Problem: "is there twice"})
+				}
+				names[name] = true
+			}
+		}
+	}
+}
+
+// lastWins is the document with each key once.
+func lastWins(data []byte) ([]byte, error) {
+	value, err := object.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	return object.Encode(value)
+}
+
+// refused is the error of a strict codec.
+func refused(notes []Note) error {
+	first := &object.FieldError{Path: notes[0].Path, Problem: notes[0].Problem}
+	if n := len(notes) - 1; n > 0 {
+		first.Problem += fmt.Sprintf(" (and %d more fields are unknown or there twice)", n)
+	}
+	return first
+}
+
+// problemOf makes a FieldError with a path as users write it of an error of the
+// JSON decoder.
+func problemOf(err error) error {
+	var syntax *jsontext.SyntacticError
+	switch {
+	case errors.As(err, &syntax):
+		path := pathOf(syntax.JSONPointer)
+		problem := "is no valid JSON"
+		if path == "" {
+			problem = "the answer is no valid JSON"
+		}
+		return &object.FieldError{Path: path, Problem: fmt.Sprintf("%s: %v at byte %d", problem, syntax.Err, syntax.ByteOffset)}
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return errors.New("the answer is no valid JSON: it ends too early")
+	default:
+		return err
+	}
+}
+
+// pathOf writes a JSON pointer as children[2].metadata.name.
+func pathOf(pointer jsontext.Pointer) string {
+	var b strings.Builder
+	for token := range pointer.Tokens() {
+		switch _, err := strconv.ParseUint(token, 10, 32); {
+		case err == nil:
+			b.WriteString("[" + token + "]")
+		case strings.ContainsAny(token, "./"):
+			b.WriteString("[" + token + "]")
+		default:
+			if b.Len() > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(token)
+		}
+	}
+	return b.String()
+}
+
+// kindName is what a user calls a JSON value.
+func kindName(kind jsontext.Kind) string {
+	switch kind {
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	default:
+		return kind.String() // null, true, false
+	}
+}
+
+// tooDeep says whether lists and objects are nested deeper than limit.
+func tooDeep(data []byte, limit int) bool {
+	depth, quoted := 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			if depth++; depth > limit {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// elements goes over a list; null is an empty one, and a null in it is an error.
+func elements(path string, raw jsontext.Value, each func(path string, raw jsontext.Value) error) error {
+	if raw.Kind() == 'n' {
+		return nil
+	}
+	if raw.Kind() != '[' {
+		return &object.FieldError{Path: path, Problem: "must be a list, not " + kindName(raw.Kind())}
+	}
+	in := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
+	if _, err := in.ReadToken(); err != nil {
+		return err
+	}
+	for i := 0; in.PeekKind() != ']'; i++ {
+		element, err := in.ReadValue()
+		if err != nil {
+			return err
+		}
+		at := path + "[" + strconv.Itoa(i) + "]"
+		if element.Kind() != '{' {
+			return &object.FieldError{Path: at, Problem: "must be an object, not " + kindName(element.Kind())}
+		}
+		if err := each(at, element); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func decodeChildren(name string, raw jsontext.Value) (hook.Presence, []hook.Child, error) {
+	if raw.Kind() == 'n' {
+		return hook.Null, nil, nil
+	}
+	var children []hook.Child
+	err := elements(name, raw, func(path string, raw jsontext.Value) error {
+		o, err := object.FromJSON(raw)
+		var field *object.FieldError
+		if errors.As(err, &field) {
+			return field.Under(path)
+		}
+		if err != nil {
+			return &object.FieldError{Path: path, Problem: "is wrong: " + err.Error()}
+		}
+		children = append(children, hook.Child{Object: o, Path: path})
+		return nil
+	})
+	return hook.Given, children, err
+}
+
+func decodeStatus(raw jsontext.Value) (hook.Status, error) {
+	switch raw.Kind() {
+	case 'n':
+		return hook.Status{Presence: hook.Null}, nil
+	case '{':
+		return hook.Status{Presence: hook.Given, JSON: bytes.Clone(raw)}, nil
+	default:
+		return hook.Status{}, &object.FieldError{Path: fieldStatus, Problem: "must be an object, not " + kindName(raw.Kind())}
+	}
+}
+
+// decodeResync reads a number of seconds. What is not positive asks for nothing.
+func decodeResync(raw jsontext.Value) (time.Duration, error) {
+	if raw.Kind() == 'n' {
+		return 0, nil
+	}
+	if raw.Kind() != '0' {
+		return 0, &object.FieldError{Path: fieldResync, Problem: "must be a number of seconds, not " + kindName(raw.Kind())}
+	}
+	// A number beyond float64 comes back as an infinity, which is what it is here.
+	seconds, _ := strconv.ParseFloat(string(raw), 64)
+	switch {
+	case math.IsNaN(seconds) || seconds <= 0:
+		return 0, nil
+	case seconds >= MaxResync.Seconds():
+		return MaxResync, nil
+	default:
+		return max(minResync, time.Duration(seconds*float64(time.Second))), nil
+	}
+}
+
+func decodeBool(name string, raw jsontext.Value) (bool, error) {
+	switch raw.Kind() {
+	case 'n', 'f':
+		return false, nil
+	case 't':
+		return true, nil
+	default:
+		return false, &object.FieldError{Path: name, Problem: "must be true or false, not " + kindName(raw.Kind())}
+	}
+}
+
+// decodeChanges reads labels or annotations to set, or to delete where null.
+func decodeChanges(name string, raw jsontext.Value) (map[string]*string, error) {
+	if raw.Kind() == 'n' {
+		return nil, nil
+	}
+	if raw.Kind() != '{' {
+		return nil, &object.FieldError{Path: name, Problem: "must be an object, not " + kindName(raw.Kind())}
+	}
+	value, err := object.Decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	fields, _ := value.(map[string]any)
+	out := make(map[string]*string, len(fields))
+	for key, value := range fields {
+		switch value := value.(type) {
+		case nil:
+			out[key] = nil
+		case string:
+			out[key] = &value
+		default:
+			return nil, &object.FieldError{Path: name + "[" + key + "]", Problem: "must be a string or null"}
+		}
+	}
+	return out, nil
+}
+
+func decodeRule(path string, raw jsontext.Value) (v1alpha1.RelatedResourceRule, []Note, error) {
+	var rule v1alpha1.RelatedResourceRule
+	unknown, err := kjson.UnmarshalStrict(raw, &rule)
+	if err != nil {
+		return rule, nil, &object.FieldError{Path: path, Problem: "is no rule: " + err.Error()}
+	}
+	switch {
+	case rule.APIVersion == "":
+		return rule, nil, &object.FieldError{Path: path + ".apiVersion", Problem: "is missing"}
+	case rule.Resource == "":
+		return rule, nil, &object.FieldError{Path: path + ".resource", Problem: "is missing"}
+	}
+	var notes []Note
+	for _, err := range unknown {
+		notes = append(notes, Note{Path: path, Problem: "is wrong: " + err.Error()})
+	}
+	return rule, notes, nil
+}

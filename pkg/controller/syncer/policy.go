@@ -1,0 +1,156 @@
+package syncer
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/clock"
+
+	"github.com/metacontroller-solo/solo/pkg/controller/apply"
+	"github.com/metacontroller-solo/solo/pkg/controller/engine"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook/wire"
+	"github.com/metacontroller-solo/solo/pkg/controller/plan"
+	"github.com/metacontroller-solo/solo/pkg/object"
+)
+
+// ReasonSyncError is the reason of the event on a parent whose pass failed.
+const ReasonSyncError = "SyncError"
+
+// Policy is what differs between the kinds of controllers.
+type Policy interface {
+	// Observe says which labels the children of the parent have. It fails if the
+	// parent does not say that.
+	Observe(p *Pass) (labels.Selector, error)
+	// Ask gets the answer to this pass; ask calls the hook for a given state of
+	// the parent.
+	Ask(ctx context.Context, p *Pass, ask func(context.Context, *object.Object) (*hook.Response, error)) (*hook.Response, error)
+	// Shape completes what a plan is made of: what is put on every child.
+	Shape(p *Pass, in *plan.Input)
+	// Before writes what must be there before the children are.
+	Before(ctx context.Context, p *Pass) error
+	// After writes what follows from the children, such as the parent's status.
+	After(ctx context.Context, p *Pass) error
+}
+
+// Writer is the way to the API server.
+type Writer interface {
+	apply.Writer
+	// UpdateStatus is Update by the status subresource.
+	UpdateStatus(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error)
+	// SetFinalizers replaces the finalizers of an object that did not change
+	// since it was read.
+	SetFinalizers(ctx context.Context, kind object.Kind, o *object.Object, finalizers []string) (*object.Object, error)
+	// Get reads past the caches.
+	Get(ctx context.Context, kind object.Kind, namespace, name string) (*object.Object, error)
+}
+
+// Caller calls one hook. An error that has a method RetryAfter is the hook's wish
+// to be called later.
+type Caller interface {
+	Call(ctx context.Context, body []byte) ([]byte, error)
+	// URL without what is secret in it.
+	URL() string
+	Close()
+}
+
+// Hook is one hook, ready to be called.
+type Hook struct {
+	Codec  wire.Codec
+	Caller Caller
+}
+
+// Deps are what a Syncer works with.
+type Deps struct {
+	Definition engine.Definition
+	// Declared is the object that declares the controller: it is part of each
+	// request.
+	Declared *object.Object
+	Flavor   hook.Flavor
+	Policy   Policy
+	Caches   engine.Caches
+	// Sync and Finalize are nil where there is no such hook.
+	Sync, Finalize *Hook
+	Writer         Writer
+	Events         engine.Recorder
+	Clock          clock.PassiveClock
+	Log            logr.Logger
+}
+
+// Mode says what a pass does.
+type Mode int
+
+const (
+	// UnknownMode is no valid value.
+	UnknownMode Mode = iota
+	// ModeIgnore: the parent is not, or no longer, this controller's.
+	ModeIgnore
+	// ModeRelease: it is not, but still has the finalizer, which nobody needs.
+	ModeRelease
+	// ModeIdle: there is no sync hook, so nothing is to be done while it lives.
+	ModeIdle
+	// ModeSync: the sync hook is asked.
+	ModeSync
+	// ModeFinalize: the finalize hook is asked.
+	ModeFinalize
+)
+
+// modeOf decides the mode.
+func modeOf(definition *engine.Definition, rule *engine.Parent, parent *object.Object) Mode {
+	leaving := parent.Terminating() || !rule.Selector.Matches(labels.Set(parent.Labels()))
+	ours := definition.Finalizer != "" && parent.HasFinalizer(definition.Finalizer)
+	switch {
+	case leaving && ours && definition.Hooks.Finalize != nil:
+		return ModeFinalize
+	case leaving && ours:
+		return ModeRelease
+	case leaving:
+		return ModeIgnore
+	case definition.Hooks.Sync == nil:
+		return ModeIdle
+	default:
+		return ModeSync
+	}
+}
+
+// Finalizers with which the garbage collector deletes, or orphans, the children
+// itself.
+const (
+	finalizerForeground = "foregroundDeletion"
+	finalizerOrphan     = "orphan"
+)
+
+// managesChildren says whether a pass touches the children.
+func managesChildren(mode Mode, parent *object.Object) bool {
+	switch mode {
+	case ModeSync:
+		return true
+	case ModeFinalize:
+		return !parent.HasFinalizer(finalizerForeground) && !parent.HasFinalizer(finalizerOrphan)
+	default:
+		return false
+	}
+}
+
+// Pass is one pass while it goes on. Steps add to it in their order.
+type Pass struct {
+	*Syncer
+
+	Rule *engine.Parent
+	Mode Mode
+	// Parent as it is now: a step that writes it puts what the API server
+	// returned here.
+	Parent   *object.Object
+	Selector labels.Selector
+	Children *object.Set
+	Response *hook.Response
+
+	memory *memory
+	// problems are what the user hears of.
+	problems []error
+	// again says that something was newer than the pass knew.
+	again bool
+	after time.Duration
+}

@@ -1,0 +1,236 @@
+package audit
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/metacontroller-solo/solo/pkg/guard/attempt"
+	"github.com/metacontroller-solo/solo/pkg/guard/decide"
+)
+
+// SchemaVersion is of the records that this package writes. It rises when a
+// field is added; none is ever renamed or removed.
+const SchemaVersion = 1
+
+// Caps of a record's fields, in characters and elements.
+const (
+	maxText     = 512
+	maxMessage  = 1024
+	maxElements = 32
+)
+
+// Entry is a decision and what led to it.
+type Entry struct {
+	// ID is the decision's own; it is also in the API server's audit log.
+	ID       string
+	Time     time.Time
+	Latency  time.Duration
+	Attempt  attempt.Attempt
+	Policy   decide.Policy
+	Decision decide.Decision
+}
+
+// Record is one line of the log.
+type Record struct {
+	SchemaVersion int `json:"schemaVersion"`
+	// Time is when the decision was made, RFC 3339 in UTC.
+	Time         time.Time `json:"time"`
+	DecisionID   string    `json:"decisionID"`
+	AdmissionUID types.UID `json:"admissionUID"`
+	Policy       string    `json:"policy"`
+	// PolicyGeneration is 0 when the policy could not be read or does not exist.
+	PolicyGeneration int64 `json:"policyGeneration"`
+	// Rule is empty when no rule is broken.
+	Rule string `json:"rule"`
+	// Decision is Allow, Warn or Deny.
+	Decision string `json:"decision"`
+	// Enforced is false where the request goes on, or would have left nothing
+	// behind anyway: Warn, Audit, dry run.
+	Enforced    bool     `json:"enforced"`
+	Operation   string   `json:"operation"`
+	Subresource string   `json:"subresource,omitempty"`
+	DryRun      bool     `json:"dryRun"`
+	Object      Object   `json:"object"`
+	Owner       *Owner   `json:"owner,omitempty"`
+	Images      []string `json:"images"`
+	User        User     `json:"user"`
+	Holder      *Holder  `json:"holder,omitempty"`
+	Message     string   `json:"message,omitempty"`
+	// LatencySeconds is from the request's arrival to the decision.
+	LatencySeconds float64 `json:"latencySeconds"`
+	// Replica is the guard that decided.
+	Replica string `json:"replica"`
+}
+
+// Object is what the request is about.
+type Object struct {
+	Group        string    `json:"group"`
+	Version      string    `json:"version"`
+	Kind         string    `json:"kind"`
+	Resource     string    `json:"resource"`
+	Namespace    string    `json:"namespace,omitempty"`
+	Name         string    `json:"name,omitempty"`
+	GenerateName string    `json:"generateName,omitempty"`
+	UID          types.UID `json:"uid,omitempty"`
+}
+
+// Owner is the object's controller owner reference.
+type Owner struct {
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	Name       string    `json:"name"`
+	UID        types.UID `json:"uid"`
+}
+
+// User is who sent the request.
+type User struct {
+	Name         string   `json:"name"`
+	UID          string   `json:"uid,omitempty"`
+	Groups       []string `json:"groups,omitempty"`
+	PodName      string   `json:"podName,omitempty"`
+	PodUID       string   `json:"podUID,omitempty"`
+	NodeName     string   `json:"nodeName,omitempty"`
+	NodeUID      string   `json:"nodeUID,omitempty"`
+	CredentialID string   `json:"credentialID,omitempty"`
+}
+
+// Holder is who had the slot at that moment.
+type Holder struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Epoch     int64  `json:"epoch"`
+}
+
+// Keys of a user's extras, as the API server's authenticators set them:
+// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/
+const (
+	extraPodName      = "authentication.kubernetes.io/pod-name"
+	extraPodUID       = "authentication.kubernetes.io/pod-uid"
+	extraNodeName     = "authentication.kubernetes.io/node-name"
+	extraNodeUID      = "authentication.kubernetes.io/node-uid"
+	extraCredentialID = "authentication.kubernetes.io/credential-id"
+)
+
+// Words of Record.Decision.
+const (
+	decisionAllow = "Allow"
+	decisionWarn  = "Warn"
+	decisionDeny  = "Deny"
+)
+
+// RecordOf makes the line of an entry.
+func RecordOf(e Entry, replica string) Record {
+	a, d := e.Attempt, e.Decision
+	decision, enforced := verdictOf(d.Verdict)
+	record := Record{
+		SchemaVersion:    SchemaVersion,
+		Time:             e.Time.UTC(),
+		DecisionID:       e.ID,
+		AdmissionUID:     types.UID(clip(string(a.AdmissionUID), maxText)),
+		Policy:           clip(e.Policy.Name, maxText),
+		PolicyGeneration: e.Policy.Generation,
+		Rule:             string(d.Rule),
+		Decision:         decision,
+		Enforced:         enforced && !a.DryRun,
+		Operation:        clip(string(a.Operation), maxText),
+		Subresource:      clip(a.Subresource, maxText),
+		DryRun:           a.DryRun,
+		Object: Object{
+			Group:        clip(a.Kind.Group, maxText),
+			Version:      clip(a.Kind.Version, maxText),
+			Kind:         clip(a.Kind.Kind, maxText),
+			Resource:     clip(a.Resource.Resource, maxText),
+			Namespace:    clip(a.Namespace, maxText),
+			Name:         clip(a.Name, maxText),
+			GenerateName: clip(a.GenerateName, maxText),
+			UID:          types.UID(clip(string(a.ObjectUID), maxText)),
+		},
+		Images:         imagesOf(a),
+		User:           userOf(a.User),
+		Message:        clip(d.Message, maxMessage),
+		LatencySeconds: e.Latency.Seconds(),
+		Replica:        clip(replica, maxText),
+	}
+	if a.Owner != nil {
+		record.Owner = &Owner{
+			APIVersion: clip(a.Owner.APIVersion, maxText),
+			Kind:       clip(a.Owner.Kind, maxText),
+			Name:       clip(a.Owner.Name, maxText),
+			UID:        types.UID(clip(string(a.Owner.UID), maxText)),
+		}
+	}
+	if d.Holder.Held() {
+		record.Holder = &Holder{
+			Namespace: d.Holder.Identity.Namespace,
+			Name:      d.Holder.Identity.Name,
+			UID:       d.Holder.UID,
+			Epoch:     d.Holder.Epoch,
+		}
+	}
+	return record
+}
+
+// verdictOf maps a verdict to the three words of the log, and says whether it
+// changed what became of the request. In Audit the log says what Deny would
+// have done.
+func verdictOf(v decide.Verdict) (decision string, enforced bool) {
+	switch v {
+	case decide.VerdictAllow:
+		return decisionAllow, true
+	case decide.VerdictWarn:
+		return decisionWarn, false
+	case decide.VerdictAudit:
+		return decisionDeny, false
+	default:
+		return decisionDeny, true
+	}
+}
+
+func imagesOf(a attempt.Attempt) []string {
+	containers := a.New.Containers
+	if len(containers) == 0 {
+		containers = a.Old.Containers
+	}
+	images := make([]string, 0, min(len(containers), maxElements))
+	for _, container := range containers[:min(len(containers), maxElements)] {
+		images = append(images, clip(container.Image, maxText))
+	}
+	return images
+}
+
+func userOf(u attempt.User) User {
+	user := User{
+		Name:         clip(u.Name, maxText),
+		UID:          clip(u.UID, maxText),
+		PodName:      extra(u, extraPodName),
+		PodUID:       extra(u, extraPodUID),
+		NodeName:     extra(u, extraNodeName),
+		NodeUID:      extra(u, extraNodeUID),
+		CredentialID: extra(u, extraCredentialID),
+	}
+	for _, group := range u.Groups[:min(len(u.Groups), maxElements)] {
+		user.Groups = append(user.Groups, clip(group, maxText))
+	}
+	return user
+}
+
+func extra(u attempt.User, key string) string {
+	if values := u.Extra[key]; len(values) > 0 {
+		return clip(values[0], maxText)
+	}
+	return ""
+}
+
+// clip cuts a text to size characters.
+func clip(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	runes := []rune(text)
+	if len(runes) <= size {
+		return text
+	}
+	return string(runes[:size-1]) + "…"
+}

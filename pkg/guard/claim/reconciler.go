@@ -1,0 +1,260 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/guard/decide"
+	"github.com/metacontroller-solo/solo/pkg/guard/identify"
+	"github.com/metacontroller-solo/solo/pkg/logging"
+)
+
+// SurveyInterval is how often, at most, all Pods of the cluster are listed.
+const SurveyInterval = 10 * time.Second
+
+// Resync is how often a policy is looked at without an event.
+const Resync = time.Minute
+
+// Reconciler keeps the slot true: it confirms reservations, gives up those
+// that never became an object, releases the slot of a holder that is gone,
+// adopts one that was there before the guard, and writes the status. One runs
+// at a time, in the guard that leads; a second one would do no harm, for all
+// that it does is a compare-and-swap.
+type Reconciler struct {
+	// Client must read from the API server, not from a cache.
+	Client client.Client
+	// Clock must be monotonic, as the real one is: a step of the system's time
+	// must not end a reservation early.
+	Clock  clock.PassiveClock
+	Limits Limits
+	// Gap says why the API server does not ask the guard about every workload
+	// that the policy is about; empty if it does. The policies in the API server
+	// judge workloads themselves unless the condition Enforcing says that the
+	// guard is asked.
+	Gap func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error)
+
+	// mutex guards the maps below. Their keys are uids of policies.
+	mutex sync.Mutex
+	// surveyed is when all Pods were last looked at.
+	surveyed map[types.UID]time.Time
+	// seen is since when this process sees a policy's holder as it is. It is
+	// not read from the status: another machine wrote that, by another clock.
+	seen map[types.UID]sighting
+}
+
+// sighting is a holder in one phase.
+type sighting struct {
+	phase guardv1alpha1.HolderPhase
+	uid   types.UID
+	epoch int64
+	since time.Time
+}
+
+// Reconcile looks at one policy.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	policy := &guardv1alpha1.SingletonPolicy{}
+	if err := r.Client.Get(ctx, request.NamespacedName, policy); err != nil {
+		if apierrors.IsNotFound(err) {
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("cannot get SingletonPolicy %q: %w", request.Name, err)
+	}
+	before := policy.Status.DeepCopy()
+	after, err := r.pass(ctx, policy)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !equality.Semantic.DeepEqual(before, &policy.Status) {
+		switch err := update(ctx, r.Client, policy); {
+		case errors.Is(err, ErrConflict):
+			// Somebody claimed meanwhile: what was decided is void.
+			return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+		case err != nil:
+			return reconcile.Result{}, err
+		}
+		report(ctx, policy.Name, before.Holder, policy.Status.Holder)
+	}
+	return reconcile.Result{RequeueAfter: after}, nil
+}
+
+// pass works out the status and when to look again.
+func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPolicy) (time.Duration, error) {
+	now := r.Clock.Now()
+	after := Resync
+	policy.Status.ActiveExceptions = decide.ActiveExceptions(policy.Spec.Exceptions, now)
+	for _, exception := range policy.Status.ActiveExceptions {
+		after = min(after, exception.Expires.Sub(now)+time.Millisecond)
+	}
+
+	signature, err := identify.Compile(policy.Spec.Match)
+	if err != nil {
+		setConditions(policy, summary{fault: err}, now)
+		return after, nil
+	}
+	var found []appsv1.StatefulSet
+	if policy.Status.Holder == nil {
+		if found, err = candidates(ctx, r.Client, signature); err != nil {
+			return 0, err
+		}
+		adopt(policy, found, metav1.NewTime(now))
+	} else {
+		seen, err := r.observe(ctx, policy, signature)
+		if err != nil {
+			return 0, err
+		}
+		if wait := advance(&policy.Status, seen, r.Limits, metav1.NewTime(now)); wait > 0 {
+			after = min(after, wait)
+		}
+	}
+	if wait := r.untilSurvey(policy.UID); wait > 0 {
+		after = min(after, wait)
+		err = refreshActive(ctx, r.Client, policy, signature)
+	} else {
+		err = survey(ctx, r.Client, policy, signature)
+	}
+	if err != nil {
+		return 0, err
+	}
+	gap, err := r.Gap(ctx, policy)
+	if err != nil {
+		return 0, err
+	}
+	setConditions(policy, summary{candidates: found, gap: gap}, now)
+	return after, nil
+}
+
+// observe reads the holder live, the StatefulSet before its Pods: once the
+// StatefulSet is absent no new Pod of it is begun.
+func (r *Reconciler) observe(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, signature *identify.Signature) (observation, error) {
+	holder := policy.Status.Holder
+	seen := observation{elapsed: r.elapsed(policy)}
+	id := decide.Identity{Namespace: holder.Namespace, Name: holder.Name}
+	live, err := getStatefulSet(ctx, r.Client, id)
+	if err != nil {
+		return observation{}, err
+	}
+	if live != nil {
+		instance := len(signature.Containers(&live.Spec.Template.Spec)) > 0
+		bound := live.UID == holder.UID && holder.Phase == guardv1alpha1.HolderBound
+		if instance || bound {
+			seen.found, seen.uid = true, live.UID
+			return seen, nil
+		}
+	}
+	pods, err := instancePods(ctx, r.Client, signature, holder.Namespace)
+	if err != nil {
+		return observation{}, err
+	}
+	for i := range pods {
+		if belongs(&pods[i], holder) {
+			seen.instances++
+		}
+	}
+	return seen, nil
+}
+
+// elapsed is for how long this process has seen the holder as it is.
+func (r *Reconciler) elapsed(policy *guardv1alpha1.SingletonPolicy) time.Duration {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	holder := policy.Status.Holder
+	now := sighting{phase: holder.Phase, uid: holder.UID, epoch: holder.Epoch, since: r.Clock.Now()}
+	if r.seen == nil {
+		r.seen = map[types.UID]sighting{}
+	}
+	if last, ok := r.seen[policy.UID]; ok && last.phase == now.phase && last.uid == now.uid && last.epoch == now.epoch {
+		return r.Clock.Since(last.since)
+	}
+	r.seen[policy.UID] = now
+	return 0
+}
+
+// untilSurvey is how long the next look at all Pods has to wait. When it
+// returns zero, the look is taken to happen now.
+func (r *Reconciler) untilSurvey(policy types.UID) time.Duration {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	if last, ok := r.surveyed[policy]; ok {
+		if wait := SurveyInterval - r.Clock.Since(last); wait > 0 {
+			return wait
+		}
+	}
+	if r.surveyed == nil {
+		r.surveyed = map[types.UID]time.Time{}
+	}
+	r.surveyed[policy] = r.Clock.Now()
+	return 0
+}
+
+// belongs says whether a Pod is one of the holder's: its StatefulSet made it,
+// or it has the name that the StatefulSet would give, as an orphan has.
+func belongs(pod *corev1.Pod, holder *guardv1alpha1.Holder) bool {
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && owner.Kind == holder.Kind && owner.Name == holder.Name {
+		return true
+	}
+	ordinal, ok := strings.CutPrefix(pod.Name, holder.Name+"-")
+	return ok && ordinal != "" && strings.Trim(ordinal, "0123456789") == ""
+}
+
+// adopt gives a free slot to a StatefulSet that is there already: the one that
+// the policy names, else the only one. If there are several, a person decides.
+func adopt(policy *guardv1alpha1.SingletonPolicy, found []appsv1.StatefulSet, now metav1.Time) {
+	excepted := decide.PolicyOf(policy, now.Time)
+	var eligible []*appsv1.StatefulSet
+	for i := range found {
+		id := identityOf(&found[i])
+		if designated := excepted.Designated; designated != nil && *designated != id {
+			continue
+		}
+		if !excepted.Excepts(id) {
+			eligible = append(eligible, &found[i])
+		}
+	}
+	if len(eligible) == 1 {
+		setHolder(&policy.Status, identityOf(eligible[0]), eligible[0].UID, guardv1alpha1.HolderBound, now)
+	}
+}
+
+// Concerns says whether a change of a StatefulSet or Pod can change the slot of
+// a policy: a filter, so that not every object's event costs live reads.
+func Concerns(policy *guardv1alpha1.SingletonPolicy, object client.Object) bool {
+	holder := policy.Status.Holder
+	statefulSet, ok := object.(*appsv1.StatefulSet)
+	if !ok {
+		return holder != nil && object.GetNamespace() == holder.Namespace && strings.HasPrefix(object.GetName(), holder.Name+"-")
+	}
+	if holder != nil {
+		return identityOf(object) == decide.Identity{Namespace: holder.Namespace, Name: holder.Name}
+	}
+	signature, err := identify.Compile(policy.Spec.Match)
+	return err == nil && len(signature.Containers(&statefulSet.Spec.Template.Spec)) > 0
+}
+
+// report logs a change of the holder.
+func report(ctx context.Context, policy string, before, after *guardv1alpha1.Holder) {
+	logger := log.FromContext(ctx).WithValues(logging.KeyPolicy, policy)
+	switch {
+	case after == nil && before == nil:
+	case after == nil:
+		logger.Info("Released the slot", logging.KeyHolder, before.Display, logging.KeyEpoch, before.Epoch)
+	case before == nil || before.Phase != after.Phase || before.UID != after.UID:
+		logger.Info("Holder changed", logging.KeyHolder, after.Display, logging.KeyUID, after.UID,
+			logging.KeyPhase, after.Phase, logging.KeyEpoch, after.Epoch)
+	}
+}

@@ -1,0 +1,178 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/guard/decide"
+	"github.com/metacontroller-solo/solo/pkg/guard/identify"
+)
+
+// ErrConflict means that somebody changed the policy since it was read: read
+// and decide again.
+var ErrConflict = errors.New("the policy has changed since it was read")
+
+// pageSize is how many objects a live list asks for at a time.
+const pageSize = 500
+
+// kindStatefulSet is the kind of every holder.
+const kindStatefulSet = "StatefulSet"
+
+// Slot reads and takes the slot of one policy.
+type Slot struct {
+	// Client must read from the API server, not from a cache.
+	Client client.Client
+	Clock  clock.PassiveClock
+	// Policy is the name of the SingletonPolicy.
+	Policy string
+}
+
+// Want is who wants the slot.
+type Want struct {
+	decide.Identity
+	// UID is the StatefulSet's. On a create it is the one that the object will
+	// have if it is stored.
+	UID types.UID
+	// Creates says whether the object does not exist yet.
+	Creates bool
+}
+
+// Read reads the policy live. It returns nil without an error if the API
+// server says that there is none.
+func (s *Slot) Read(ctx context.Context) (*guardv1alpha1.SingletonPolicy, error) {
+	policy := &guardv1alpha1.SingletonPolicy{}
+	switch err := s.Client.Get(ctx, client.ObjectKey{Name: s.Policy}, policy); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot get SingletonPolicy %q: %w", s.Policy, err)
+	}
+	return policy, nil
+}
+
+// Take tries once to make want the holder of a policy that Read returned and on
+// which Decide asked for a claim. ErrConflict means that somebody was faster.
+func (s *Slot) Take(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, signature *identify.Signature, want Want) (decide.Claim, error) {
+	if want.Creates {
+		live, err := getStatefulSet(ctx, s.Client, want.Identity)
+		if err != nil {
+			return decide.Claim{}, err
+		}
+		if live != nil && live.UID != want.UID {
+			return decide.Claim{Result: decide.ClaimExists}, nil
+		}
+	}
+	if policy.Status.Holder == nil && policy.Spec.Holder == nil {
+		others, err := s.others(ctx, policy, signature, want.Identity)
+		if err != nil {
+			return decide.Claim{}, err
+		}
+		if len(others) > 0 {
+			return decide.Claim{Result: decide.ClaimCrowded, Others: others}, nil
+		}
+	}
+	taken := policy.DeepCopy()
+	setHolder(&taken.Status, want.Identity, want.UID, guardv1alpha1.HolderReserved, metav1.NewTime(s.Clock.Now()))
+	if err := update(ctx, s.Client, taken); err != nil {
+		return decide.Claim{}, err
+	}
+	return decide.Claim{Result: decide.ClaimGranted, Holder: decide.HolderOf(taken.Status)}, nil
+}
+
+// others are the StatefulSets that run instances though nobody holds the slot:
+// they were there before the guard, or came while it was not enforcing.
+func (s *Slot) others(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, signature *identify.Signature, except decide.Identity) ([]decide.Identity, error) {
+	found, err := candidates(ctx, s.Client, signature)
+	if err != nil {
+		return nil, err
+	}
+	excepted := decide.PolicyOf(policy, s.Clock.Now())
+	var others []decide.Identity
+	for _, candidate := range found {
+		if id := identityOf(&candidate); id != except && !excepted.Excepts(id) {
+			others = append(others, id)
+		}
+	}
+	return others, nil
+}
+
+// setHolder makes a new holder, and with it a new epoch.
+func setHolder(status *guardv1alpha1.SingletonPolicyStatus, id decide.Identity, uid types.UID, phase guardv1alpha1.HolderPhase, now metav1.Time) {
+	status.Epoch = nextEpoch(*status)
+	status.Holder = &guardv1alpha1.Holder{
+		Kind:      kindStatefulSet,
+		Namespace: id.Namespace,
+		Name:      id.Name,
+		Display:   id.String(),
+		UID:       uid,
+		ClaimedAt: now,
+		Phase:     phase,
+		Since:     now,
+		Epoch:     status.Epoch,
+	}
+	status.ActivePod = nil
+}
+
+// nextEpoch never falls, also if somebody edited one of the two.
+func nextEpoch(status guardv1alpha1.SingletonPolicyStatus) int64 {
+	epoch := status.Epoch
+	if status.Holder != nil {
+		epoch = max(epoch, status.Holder.Epoch)
+	}
+	return epoch + 1
+}
+
+// update writes the status under the resourceVersion that the policy has.
+func update(ctx context.Context, c client.Client, policy *guardv1alpha1.SingletonPolicy) error {
+	switch err := c.Status().Update(ctx, policy); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return ErrConflict
+	case err != nil:
+		return fmt.Errorf("cannot update status of SingletonPolicy %q: %w", policy.Name, err)
+	}
+	return nil
+}
+
+// getStatefulSet reads live; nil means that the API server says it is absent.
+func getStatefulSet(ctx context.Context, c client.Reader, id decide.Identity) (*appsv1.StatefulSet, error) {
+	live := &appsv1.StatefulSet{}
+	switch err := c.Get(ctx, client.ObjectKey{Namespace: id.Namespace, Name: id.Name}, live); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot get StatefulSet %q: %w", id, err)
+	}
+	return live, nil
+}
+
+// candidates lists live all StatefulSets whose template runs an instance.
+func candidates(ctx context.Context, c client.Reader, signature *identify.Signature) ([]appsv1.StatefulSet, error) {
+	var found []appsv1.StatefulSet
+	page := &appsv1.StatefulSetList{}
+	for {
+		if err := c.List(ctx, page, client.Limit(pageSize), client.Continue(page.Continue)); err != nil {
+			return nil, fmt.Errorf("cannot list StatefulSets: %w", err)
+		}
+		for _, candidate := range page.Items {
+			if len(signature.Containers(&candidate.Spec.Template.Spec)) > 0 {
+				found = append(found, candidate)
+			}
+		}
+		if page.Continue == "" {
+			return found, nil
+		}
+	}
+}
+
+func identityOf(object metav1.Object) decide.Identity {
+	return decide.Identity{Namespace: object.GetNamespace(), Name: object.GetName()}
+}

@@ -1,0 +1,215 @@
+package decide
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/metacontroller-solo/solo/pkg/guard/attempt"
+)
+
+// facts is what a rule looks at.
+type facts struct {
+	attempt.Attempt
+	policy Policy
+	holder Holder
+}
+
+// rule is one line of the table. broken returns nil for an attempt that keeps it.
+type rule struct {
+	id     Rule
+	broken func(facts) *refusal
+}
+
+// table holds the rules in the order in which they speak: the first that is
+// broken gives the answer. What is wrong with the object itself comes before
+// who else is there, so that the advice leads to an object that can be let in.
+var table = []rule{
+	{RuleBecameInstance, becameInstance},
+	{RuleTwoInOnePod, twoInOnePod},
+	{RulePodNotPinned, podNotPinned},
+	{RuleScaleAboveOne, scaledAboveOne},
+	{RuleSecondWorkload, secondWorkload},
+	{RuleWorkloadKind, workloadKind},
+	{RuleScaleAboveOne, wantsAboveOne},
+}
+
+// clause ends a first line with the holder, for whose name %s stands.
+func (f facts) clause() string {
+	if f.holder.Held() {
+		return "; holder: %s"
+	}
+	return "; the slot is free"
+}
+
+// wantsSlot says whether an attempt that breaks no rule must get the slot
+// first: nobody has it, or the holder itself comes as a new object.
+func (f facts) wantsSlot() bool {
+	if f.Workload != attempt.WorkloadStatefulSet {
+		return false
+	}
+	switch f.holder.State {
+	case StateFree, StateReleasing:
+		return true
+	default:
+		return f.Operation == attempt.Create && string(f.ObjectUID) != f.holder.UID
+	}
+}
+
+func becameInstance(f facts) *refusal {
+	if f.Operation != attempt.Update || f.Scale() || f.Old.Instance() || holds(f.Attempt, f.holder) {
+		return nil
+	}
+	return &refusal{
+		line: fmt.Sprintf("a %s may not become an instance", f.Workload) + f.clause(),
+		next: "leave it as it is; to run another version, change the image of the holder",
+	}
+}
+
+func twoInOnePod(f facts) *refusal {
+	if len(f.New.Containers) < 2 || len(f.New.Containers) <= len(f.Old.Containers) || f.Scale() {
+		return nil
+	}
+	names := make([]string, 0, len(f.New.Containers))
+	for _, container := range f.New.Containers {
+		names = append(names, container.Name)
+	}
+	return &refusal{
+		line: fmt.Sprintf("%d containers of one Pod run an instance, one may", len(names)) + f.clause(),
+		why:  "the containers are " + strings.Join(names, ", "),
+		next: "leave one of them; init, sidecar and ephemeral containers count too",
+	}
+}
+
+// podNotPinned lets in the one Pod that the StatefulSet controller makes for
+// the holder. An owner reference proves nothing by itself, for anyone can
+// write one.
+func podNotPinned(f facts) *refusal {
+	if f.Workload != attempt.WorkloadPod {
+		return nil
+	}
+	if !f.holder.Held() {
+		return &refusal{
+			line: "no Pod is pinned, for nobody holds the slot",
+			why:  "only the Pod that the StatefulSet controller makes for the holder is let in",
+			next: "run it as a StatefulSet with replicas: 1, which claims the slot",
+		}
+	}
+	pin := Identity{Namespace: f.holder.Identity.Namespace, Name: f.holder.Identity.Name + "-0"}
+	next := "use the holder; `kubectl get singletonpolicies` shows it"
+	switch {
+	case f.holder.State == StateReleasing:
+		return &refusal{line: "no Pod is pinned, for %s is giving the slot back", next: "try again in some seconds"}
+	case identity(f.Attempt) != pin:
+		return &refusal{
+			line: "only the pinned Pod may run an instance" + f.clause(),
+			why:  "the pinned Pod is " + pin.String(),
+			next: next,
+		}
+	case f.Operation == attempt.Update:
+		return nil
+	case f.Owner == nil || f.Owner.Kind != "StatefulSet" || f.Owner.Name != f.holder.Identity.Name || string(f.Owner.UID) != f.holder.UID:
+		return &refusal{
+			line: "the pinned Pod must belong to the holder's StatefulSet" + f.clause(),
+			why:  "the StatefulSet's uid is " + f.holder.UID,
+			next: next,
+		}
+	case !byStatefulSetController(f.Attempt):
+		return &refusal{
+			line: "only the StatefulSet controller may create the pinned Pod" + f.clause(),
+			why:  "this request came from another user, and an owner reference proves nothing",
+			next: "delete the Pod instead: the StatefulSet controller makes it again",
+		}
+	}
+	return nil
+}
+
+// scaledAboveOne is about an existing workload, whoever holds the slot.
+func scaledAboveOne(f facts) *refusal {
+	if f.Operation != attempt.Update || !f.New.Replicas.MoreThan(1) || !f.Raises() {
+		return nil
+	}
+	return aboveOne(f)
+}
+
+// wantsAboveOne is about a workload that would claim the slot, or the holder's again.
+func wantsAboveOne(f facts) *refusal {
+	if !f.New.Replicas.MoreThan(1) || !f.Raises() {
+		return nil
+	}
+	return aboveOne(f)
+}
+
+func aboveOne(f facts) *refusal {
+	return &refusal{
+		line: fmt.Sprintf("at most 1 replica may run, %s asked for", f.New.Replicas) + f.clause(),
+		why:  "two instances would act on the same objects and undo each other's work",
+		next: "leave it at 1; for more throughput raise --workers, CPU and memory of the one",
+	}
+}
+
+func secondWorkload(f facts) *refusal {
+	other := f.policy.Designated != nil && *f.policy.Designated != identity(f.Attempt)
+	switch {
+	case f.Workload == attempt.WorkloadPod:
+		return nil
+	case holds(f.Attempt, f.holder):
+		// The holder keeps what it has; made again, it must be the one that the
+		// policy names now.
+		if !other || !f.wantsSlot() {
+			return nil
+		}
+	case f.holder.State == StateReleasing:
+		return &refusal{
+			line: "%s is giving the slot back; it is not free yet",
+			next: "try again in some seconds",
+		}
+	case f.holder.Held():
+		return &refusal{
+			line: "%s holds the slot, only one may",
+			why:  fmt.Sprintf("a second workload is a second workload, whatever its kind (%s), name or replicas", f.Workload),
+			next: "change the holder instead, or delete it first and wait until its Pod is gone; then this one can have the slot",
+		}
+	}
+	if other {
+		return &refusal{
+			line: "the policy names another holder" + f.clause(),
+			why:  "spec.holder of SingletonPolicy " + f.policy.Name + " is " + f.policy.Designated.String(),
+			next: "use that one, or change spec.holder",
+		}
+	}
+	return nil
+}
+
+// reasons say why a kind cannot hold the slot.
+var reasons = map[attempt.Workload]string{
+	attempt.WorkloadDeployment:            "a Deployment starts the new Pod before the old one is gone, so that two run at each rollout",
+	attempt.WorkloadReplicaSet:            "a ReplicaSet starts another Pod before the old one is gone, so that two run for a while",
+	attempt.WorkloadReplicationController: "a ReplicationController starts another Pod before the old one is gone, so that two run for a while",
+	attempt.WorkloadDaemonSet:             "a DaemonSet runs one Pod on each node",
+	attempt.WorkloadJob:                   "a Job starts another Pod before the old one is gone, so that two run for a while",
+	attempt.WorkloadCronJob:               "a CronJob starts a Job beside one that still runs",
+	attempt.WorkloadCustom:                "only a StatefulSet's Pod has a name that the API server keeps unique",
+}
+
+func workloadKind(f facts) *refusal {
+	if f.Workload == attempt.WorkloadStatefulSet || f.Workload == attempt.WorkloadPod {
+		return nil
+	}
+	return &refusal{
+		line: fmt.Sprintf("a %s cannot hold the slot, a StatefulSet can", f.Workload) + f.clause(),
+		why:  reasons[f.Workload],
+		next: "make it a StatefulSet: kind: StatefulSet, spec.replicas: 1, spec.serviceName, the same template; then delete this one",
+	}
+}
+
+func crowded(others []Identity) refusal {
+	names := make([]string, 0, len(others))
+	for _, other := range others {
+		names = append(names, other.String())
+	}
+	return refusal{
+		line: fmt.Sprintf("%d StatefulSet(s) run an instance already, though none holds the slot", len(others)),
+		why:  "they are " + strings.Join(names, ", "),
+		next: "wait until the guard has adopted the one; if they are several, name it in spec.holder of the policy and delete the others",
+	}
+}

@@ -1,0 +1,140 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/guard/attempt"
+	"github.com/metacontroller-solo/solo/pkg/guard/claim"
+	"github.com/metacontroller-solo/solo/pkg/guard/decide"
+	"github.com/metacontroller-solo/solo/pkg/guard/identify"
+	"github.com/metacontroller-solo/solo/pkg/logging"
+)
+
+// judge decides, and claims where the decision asks for it. The error is a
+// *attempt.MalformedError.
+func (h *Handler) judge(ctx context.Context, request *admissionv1.AdmissionRequest) (Outcome, error) {
+	if !decide.Judges(attempt.Operation(request.Operation), request.SubResource) {
+		return Outcome{Decision: decide.Decision{Verdict: decide.VerdictAllow}}, nil
+	}
+	for {
+		outcome, again, err := h.once(ctx, request)
+		if err != nil || !again {
+			return outcome, err
+		}
+		// Somebody changed the policy: whoever it was made progress, so that
+		// this ends. The deadline of ctx bounds it in any case.
+	}
+}
+
+// once reads the policy and decides by it. again asks for another round.
+func (h *Handler) once(ctx context.Context, request *admissionv1.AdmissionRequest) (outcome Outcome, again bool, err error) {
+	policy, readErr := h.deps.Slot.Read(ctx)
+	signature, compileErr := h.signatures.of(policy, readErr)
+	rules, holder, customs := h.view(policy, errors.Join(readErr, compileErr))
+
+	a, err := attempt.From(request, signature, customs)
+	if err != nil {
+		return Outcome{}, false, err
+	}
+	if a.Scale() && a.Raises() {
+		if a, err = h.scaled(ctx, a, signature, customs); err != nil {
+			return Outcome{}, false, err
+		}
+	}
+	outcome = Outcome{Attempt: a, Policy: rules, Decision: decide.Decide(a, rules, holder)}
+	if outcome.Decision.Verdict != decide.VerdictClaim {
+		return outcome, false, nil
+	}
+	taken, err := h.deps.Slot.Take(ctx, policy, signature, claim.Want{
+		Identity: decide.Identity{Namespace: a.Namespace, Name: a.Name},
+		UID:      a.ObjectUID,
+		Creates:  a.Operation == attempt.Create,
+	})
+	switch {
+	case errors.Is(err, claim.ErrConflict):
+		return Outcome{}, true, nil
+	case err != nil:
+		log.FromContext(ctx).Error(err, "Cannot claim the slot", logging.KeyNamespace, a.Namespace, logging.KeyName, a.Name)
+		taken = decide.Claim{Result: decide.ClaimFailed, Why: err.Error()}
+	}
+	outcome.Decision = decide.Settle(a, rules, holder, taken)
+	return outcome, false, nil
+}
+
+// view is what is decided by. Without a readable policy the holder is unknown,
+// which is never taken for a free slot.
+func (h *Handler) view(policy *guardv1alpha1.SingletonPolicy, err error) (decide.Policy, decide.Holder, []guardv1alpha1.WorkloadRule) {
+	switch {
+	case policy == nil && err != nil:
+		return decide.DefaultPolicy(h.deps.Policy), decide.Holder{Why: err.Error()}, nil
+	case policy == nil:
+		return decide.DefaultPolicy(h.deps.Policy), decide.Holder{State: decide.StateFree}, nil
+	}
+	rules := decide.PolicyOf(policy, h.deps.Clock.Now())
+	if err != nil {
+		return rules, decide.Holder{Why: err.Error()}, policy.Spec.Match.Workloads
+	}
+	return rules, decide.HolderOf(policy.Status), policy.Spec.Match.Workloads
+}
+
+// scaled completes a scale with the object that it scales. If that cannot be
+// read, it is judged by its name alone: the holder's is known, and what another
+// workload would run is judged at its Pods.
+func (h *Handler) scaled(ctx context.Context, a attempt.Attempt, signature *identify.Signature, customs []guardv1alpha1.WorkloadRule) (attempt.Attempt, error) {
+	if a.Workload == attempt.WorkloadNone {
+		return a, nil
+	}
+	target, err := h.deps.Targets.Target(ctx, a)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot read what is scaled", logging.KeyNamespace, a.Namespace, logging.KeyName, a.Name)
+		return a, nil
+	}
+	return a.WithTarget(target, signature, customs)
+}
+
+// signatures keeps the last compiled match: policies change rarely, and a
+// policy that cannot be read is stood in for by the last one that could.
+type signatures struct {
+	// mutex guards the fields below. Compiling is done outside of it.
+	mutex      sync.Mutex
+	uid        types.UID
+	generation int64
+	last       *identify.Signature
+}
+
+// of returns the signature of a policy. Where there is no policy it is the
+// built-in default; where the policy could not be read, or does not compile, it
+// is the last good one, and before there was any the default.
+func (s *signatures) of(policy *guardv1alpha1.SingletonPolicy, readErr error) (*identify.Signature, error) {
+	s.mutex.Lock()
+	last, uid, generation := s.last, s.uid, s.generation
+	s.mutex.Unlock()
+
+	if policy == nil {
+		if last != nil && readErr != nil {
+			return last, nil
+		}
+		return identify.Compile(guardv1alpha1.DefaultMatch())
+	}
+	if last != nil && uid == policy.UID && generation == policy.Generation {
+		return last, nil
+	}
+	compiled, err := identify.Compile(policy.Spec.Match)
+	if err != nil {
+		if last == nil {
+			last, _ = identify.Compile(guardv1alpha1.DefaultMatch())
+		}
+		return last, err
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.last, s.uid, s.generation = compiled, policy.UID, policy.Generation
+	return compiled, nil
+}

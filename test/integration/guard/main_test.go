@@ -1,0 +1,19 @@
+// Package guard_test runs the guard's program against real API servers that
+// call it over TLS.
+//
+//	clients ─> 2 kube-apiservers on one etcd ─> balancer ─> 2 guard processes
+package guard_test
+
+import (
+	"testing"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/metacontroller-solo/solo/test/kit"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kit.Main(m, kit.Options{APIServers: 2})
+}

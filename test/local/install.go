@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	"github.com/metacontroller-solo/solo/test/kit"
+)
+
+const (
+	guardNamespace = "metacontroller-guard"
+	guardService   = "metacontroller-guard"
+	// guardSecret holds the guard's serving certificate; the Deployment mounts it.
+	guardSecret = "metacontroller-guard-tls"
+)
+
+// install applies the product as an administrator would: definitions first,
+// then the guard, then the admission objects once the guard answers, then the
+// controller, whose StatefulSet the guard admits as the holder.
+func install(ctx context.Context, c *cluster) error {
+	for _, stage := range []struct {
+		what  string
+		apply func(context.Context, *cluster) error
+	}{
+		{"the CRDs", applyFolder("config/crd")},
+		{"the guard, with its certificate", installGuard},
+		{"the admission objects", installAdmission},
+		{"the demo's CRD, rights and hook server", installHook},
+		{"the controller", installController},
+	} {
+		c.console.say("installing %s", stage.what)
+		if err := stage.apply(ctx, c); err != nil {
+			return fmt.Errorf("cannot install %s: %w", stage.what, err)
+		}
+	}
+	return nil
+}
+
+// applyFolder builds a folder with kustomize and applies it.
+func applyFolder(folder string) func(context.Context, *cluster) error {
+	return func(ctx context.Context, c *cluster) error {
+		manifests, err := c.kustomize(ctx, folder)
+		if err != nil {
+			return err
+		}
+		return c.apply(ctx, manifests)
+	}
+}
+
+// kustomize builds a folder below the repository's root.
+func (c *cluster) kustomize(ctx context.Context, folder string) ([]byte, error) {
+	output, err := c.kubectl.quiet(ctx, "kustomize", folder)
+	return []byte(output), err
+}
+
+// apply applies manifests until the API server takes them: admission objects
+// and the guard need a moment after their own creation.
+func (c *cluster) apply(ctx context.Context, manifests []byte) error {
+	return c.eventually(ctx, "the API server to take the manifests", func(ctx context.Context) error {
+		_, err := kit.ApplyYAML(ctx, c.plane.AdminConfig(0), manifests)
+		return err
+	})
+}
+
+func installGuard(ctx context.Context, c *cluster) error {
+	manifests, err := c.kustomize(ctx, "config/guard")
+	if err != nil {
+		return err
+	}
+	ca, err := c.guardCA()
+	if err != nil {
+		return err
+	}
+	serving, err := ca.IssueServer(guardService+"."+guardNamespace+".svc", guardService+"."+guardNamespace)
+	if err != nil {
+		return err
+	}
+	secret, err := yaml.Marshal(map[string]any{
+		"apiVersion": "v1",
+		"kind":       "Secret",
+		"type":       "kubernetes.io/tls",
+		"metadata":   map[string]any{"name": guardSecret, "namespace": guardNamespace},
+		"data": map[string]any{
+			"tls.crt": base64.StdEncoding.EncodeToString(serving.Cert),
+			"tls.key": base64.StdEncoding.EncodeToString(serving.Key),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("cannot render the Secret %q: %w", guardSecret, err)
+	}
+	namespace := fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", guardNamespace)
+	if err := c.apply(ctx, bytes.Join([][]byte{namespace, secret, manifests}, []byte("\n---\n"))); err != nil {
+		return err
+	}
+	return c.available(ctx, guardNamespace, "deployment/metacontroller-guard")
+}
+
+// guardCA is the authority for the guard's certificate. It is kept with the
+// cluster's data, so that a restart does not change the caBundle.
+func (c *cluster) guardCA() (*kit.CA, error) {
+	dir := c.dir("guard-pki")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot create folder %q: %w", dir, err)
+	}
+	return kit.LoadOrCreateCA(dir, "guard-ca")
+}
+
+// installAdmission applies the policies and the webhook configuration, with the
+// certificate authority that on a real cluster cert-manager would inject, and
+// waits until the API server asks the guard.
+func installAdmission(ctx context.Context, c *cluster) error {
+	manifests, err := c.kustomize(ctx, "config/webhook")
+	if err != nil {
+		return err
+	}
+	ca, err := c.guardCA()
+	if err != nil {
+		return err
+	}
+	if manifests, err = injectCABundle(manifests, ca.CertPEM()); err != nil {
+		return err
+	}
+	if err := c.apply(ctx, manifests); err != nil {
+		return err
+	}
+	return c.eventually(ctx, "the admission objects to be in force", c.enforced)
+}
+
+// injectCABundle sets the caBundle of every webhook in the manifests.
+func injectCABundle(manifests, bundle []byte) ([]byte, error) {
+	var documents [][]byte
+	found := false
+	for document := range strings.SplitSeq(string(manifests), "\n---\n") {
+		var meta metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(document), &meta); err != nil {
+			return nil, fmt.Errorf("cannot read the manifests: %w", err)
+		}
+		if meta.Kind != "ValidatingWebhookConfiguration" {
+			documents = append(documents, []byte(document))
+			continue
+		}
+		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
+		if err := yaml.UnmarshalStrict([]byte(document), &configuration); err != nil {
+			return nil, fmt.Errorf("cannot read the webhook configuration: %w", err)
+		}
+		for i := range configuration.Webhooks {
+			configuration.Webhooks[i].ClientConfig.CABundle = bundle
+			found = true
+		}
+		rendered, err := yaml.Marshal(configuration)
+		if err != nil {
+			return nil, fmt.Errorf("cannot render the webhook configuration: %w", err)
+		}
+		documents = append(documents, rendered)
+	}
+	if !found {
+		return nil, errors.New("there is no webhook configuration among the manifests")
+	}
+	return bytes.Join(documents, []byte("\n---\n")), nil
+}
+
+// enforced checks, with a dry run that changes nothing, that an instance is
+// refused as soon as it is not the holder's.
+func (c *cluster) enforced(ctx context.Context) error {
+	clients, err := kubernetes.NewForConfig(c.plane.AdminConfig(0))
+	if err != nil {
+		return fmt.Errorf("cannot create client: %w", err)
+	}
+	for _, probe := range []struct {
+		what   string
+		create func() error
+	}{
+		{"a Pod", func() error {
+			_, err := clients.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, probePod(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		}},
+		{"a Deployment", func() error {
+			_, err := clients.AppsV1().Deployments(metav1.NamespaceDefault).Create(ctx, probeDeployment(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		}},
+	} {
+		switch err := probe.create(); {
+		case err == nil:
+			return fmt.Errorf("%s that runs Metacontroller would still be admitted", probe.what)
+		case !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err):
+			return err
+		}
+	}
+	return nil
+}
+
+func installHook(ctx context.Context, c *cluster) error {
+	if err := applyFolder("test/local/manifests/hook")(ctx, c); err != nil {
+		return err
+	}
+	return c.available(ctx, "demo", "deployment/greeting-hook")
+}
+
+func installController(ctx context.Context, c *cluster) error {
+	if err := applyFolder("test/local/manifests/controller")(ctx, c); err != nil {
+		return err
+	}
+	return c.available(ctx, "metacontroller", "statefulset/metacontroller")
+}
+
+// available waits until a workload has all its replicas ready.
+func (c *cluster) available(ctx context.Context, namespace, workload string) error {
+	_, err := c.kubectl.quiet(ctx, "rollout", "status", "--namespace", namespace, workload, "--timeout", stepLimit.String())
+	if err != nil {
+		pods, _ := c.kubectl.quiet(ctx, "get", "pods,events", "--namespace", namespace)
+		return fmt.Errorf("%w\n%s", err, pods)
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// Program local runs a whole cluster on this machine, installs the product into
+// it and shows what the product does: a real control plane (test/kit), nodes
+// whose containers are host processes (test/node), the guard as a Deployment,
+// the controller as a StatefulSet of one.
+//
+//	main -> cluster (control plane, nodes, Services) -> install -> demo
+//
+// Everything listens on loopback, and everything ends with this program.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+func main() {
+	// The nodes' library logs through klog; what matters of it is in the Pods'
+	// and the node's events.
+	klog.SetLogger(logr.Discard())
+	ctrl.SetLogger(logr.Discard())
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		<-ctx.Done()
+		stop() // a second signal ends the program at once
+	}()
+	if err := command().ExecuteContext(ctx); err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			fmt.Fprintln(os.Stderr, "interrupted")
+			os.Exit(130)
+		}
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "local",
+		Short:         "A cluster on this machine that shows what Metacontroller Solo does",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	var dir string
+	run := &cobra.Command{
+		Use:   "run",
+		Short: "Start the cluster, show the product, keep running until Ctrl-C",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runUntilInterrupted(cmd.Context(), dir, newConsole(os.Stdout))
+		},
+	}
+	run.Flags().StringVar(&dir, "dir", ".run", "folder for data, certificates and logs; kept from run to run")
+
+	root.AddCommand(run,
+		&cobra.Command{
+			Use:   "demo",
+			Short: "Start a throwaway cluster, check every step of the demo, stop",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				return runDemo(cmd.Context(), newConsole(os.Stdout))
+			},
+		},
+	)
+	return root
+}
+
+// runUntilInterrupted is make run.
+func runUntilInterrupted(ctx context.Context, dir string, console *console) error {
+	c, err := startCluster(ctx, dir, console)
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	if err := install(ctx, c); err != nil {
+		return err
+	}
+	demoErr := demo(ctx, c)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if demoErr != nil {
+		console.failure(demoErr)
+	}
+	console.invitation(c.kubeconfig())
+	select {
+	case <-ctx.Done():
+		console.say("stopping")
+		return nil
+	case err := <-c.plane.Failed():
+		return fmt.Errorf("the control plane failed: %w", err)
+	}
+}
+
+// runDemo is make demo.
+func runDemo(ctx context.Context, console *console) error {
+	c, err := startCluster(ctx, "", console)
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	if err := install(ctx, c); err != nil {
+		return err
+	}
+	if err := demo(ctx, c); err != nil {
+		return err
+	}
+	console.success()
+	return nil
+}
