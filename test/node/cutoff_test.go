@@ -173,10 +173,13 @@ func TestStopAndStartAgain(t *testing.T) {
 	if log := w.logs("done", corev1.PodLogOptions{}); log != "output\n" {
 		t.Errorf("the log of a pod that was done before: %q", log)
 	}
-	entries, err := os.ReadDir(filepath.Join(options.Dir, "pods"))
-	if err != nil || len(entries) != 4 {
-		t.Errorf("folders %v, %v; want those of 4 pods", entries, err)
-	}
+	w.eventually(func() error {
+		entries, err := os.ReadDir(filepath.Join(options.Dir, "pods"))
+		if err == nil && len(entries) != 4 {
+			err = fmt.Errorf("folders %v; want those of 4 pods", entries)
+		}
+		return err
+	})
 }
 
 // Stop works while the node is cut off, in the time it was given.

@@ -34,26 +34,30 @@ const (
 
 var errNotSupported = errors.New("not supported by this node, whose containers are host processes")
 
-// kubelet is the HTTPS server that the API server asks for logs.
+// kubelet is the HTTPS server that the API server asks for logs. It is reached through a link of its own, for a partition has two directions.
 type kubelet struct {
+	link   *link.Link
 	server *http.Server
 	done   chan struct{}
 	port   int
 }
 
 // startKubelet listens. Clients need a certificate of an authority in clientCAs, and the API server's word that they may.
-func startKubelet(o *Options, p *provider, client kubernetes.Interface, wire *link.Link) (*kubelet, error) {
-	listener, err := net.Listen("tcp", netip.AddrPortFrom(o.Address, uint16(o.KubeletPort)).String())
+func startKubelet(o *Options, p *provider, client kubernetes.Interface) (*kubelet, error) {
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(o.Address, 0).String())
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for the kubelet API of node %q: %w", o.Name, err)
 	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
+	wire, err := link.Listen(netip.AddrPortFrom(o.Address, uint16(o.KubeletPort)).String(), listener.Addr().String())
 	if err != nil {
+		_ = listener.Close()
 		return nil, fmt.Errorf("cannot listen for the kubelet API of node %q: %w", o.Name, err)
 	}
-	number, err := strconv.Atoi(port)
+	address, err := netip.ParseAddrPort(wire.Addr())
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen for the kubelet API of node %q: %w", o.Name, err)
+		_ = listener.Close()
+		wire.Close()
+		return nil, fmt.Errorf("cannot tell the port of the kubelet API of node %q: %w", o.Name, err)
 	}
 	handler := api.PodHandler(api.PodHandlerConfig{
 		RunInContainer: func(ctx context.Context, namespace, pod, container string, command []string, io api.AttachIO) error {
@@ -73,9 +77,9 @@ func startKubelet(o *Options, p *provider, client kubernetes.Interface, wire *li
 		StreamIdleTimeout:     streamLimit,
 		StreamCreationTimeout: headerLimit,
 	}, true)
-	k := &kubelet{port: number, done: make(chan struct{})}
+	k := &kubelet{link: wire, port: int(address.Port()), done: make(chan struct{})}
 	k.server = &http.Server{
-		Handler:           partitioned(wire, authorized(o, client, withTail(handler))),
+		Handler:           authorized(o, client, withTail(handler)),
 		ReadHeaderTimeout: headerLimit,
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{o.ServingCert},
@@ -93,19 +97,9 @@ func startKubelet(o *Options, p *provider, client kubernetes.Interface, wire *li
 }
 
 func (k *kubelet) stop() {
+	k.link.Close()
 	_ = k.server.Close()
 	<-k.done
-}
-
-// partitioned makes the kubelet API unreachable while the node is cut off, for a partition has two directions.
-func partitioned(wire *link.Link, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if wire.IsCut() {
-			// Ends the connection without an answer.
-			panic(http.ErrAbortHandler)
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // authorized asks the API server whether the holder of the client certificate may use the node, as a kubelet in webhook mode does.

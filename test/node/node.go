@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	vklog "github.com/virtual-kubelet/virtual-kubelet/log"
 	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
@@ -69,7 +70,8 @@ func Start(ctx context.Context, options Options) (_ *Node, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot start node %q: %w", options.Name, err)
 	}
-	life, cancel := context.WithCancel(vklog.WithLogger(context.WithoutCancel(ctx), vkLogger{options.Log}))
+	// Client-go and VK find their logger in the context.
+	life, cancel := context.WithCancel(logr.NewContext(vklog.WithLogger(context.WithoutCancel(ctx), vkLogger{options.Log}), options.Log))
 	n := &Node{options: options, cancel: cancel}
 	defer func() {
 		if err != nil {
@@ -99,18 +101,22 @@ func Start(ctx context.Context, options Options) (_ *Node, err error) {
 	}
 
 	pods := newPodInformer(watcher, options.Name)
+	shared := &sandbox.Config{
+		Client: client, Keeper: n.keeper, Clock: clock.RealClock{}, Log: options.Log, HostIP: options.Address.String(),
+		APIServer: config.Host, ServerName: serverName, Addresses: addresses, Images: options.Images,
+		Environ: options.Environ, Dir: filepath.Join(options.Dir, "pods"), BackOff: options.BackOff, Refresh: options.Refresh, LogLimit: options.LogLimit,
+	}
 	n.provider = &provider{
-		ctx: life, lister: pods.Lister(), pods: map[types.UID]*sandbox.Pod{},
-		config: &sandbox.Config{
-			Client: client, Keeper: n.keeper, Clock: clock.RealClock{}, Log: options.Log, NodeName: options.Name, HostIP: options.Address.String(),
-			APIServer: config.Host, ServerName: serverName, Addresses: addresses, Images: options.Images,
-			Environ: options.Environ, Dir: filepath.Join(options.Dir, "pods"), BackOff: options.BackOff, Refresh: options.Refresh, LogLimit: options.LogLimit,
+		config: shared, lister: pods.Lister(), pods: map[types.UID]*sandbox.Pod{},
+		// VK's calls end long before the Pods that they start, so those live in the node's own context.
+		begin: func(pod *corev1.Pod, after ...<-chan struct{}) *sandbox.Pod {
+			return sandbox.New(life, shared, pod, after...)
 		},
 	}
 	if err := n.provider.config.Complete(); err != nil {
 		return nil, fmt.Errorf("cannot start node %q: %w", options.Name, err)
 	}
-	if n.kubelet, err = startKubelet(&options, n.provider, client, n.link); err != nil {
+	if n.kubelet, err = startKubelet(&options, n.provider, client); err != nil {
 		return nil, err
 	}
 	object := newNode(&options, n.kubelet.port, addresses.Len())
@@ -227,10 +233,16 @@ func (n *Node) Name() string { return n.options.Name }
 
 // CutOff severs the node from the API server: its own connections, those of its Pods and, for a partition has two directions, those of the API
 // server to the kubelet API. The Pods' processes live on.
-func (n *Node) CutOff(mode CutOffMode) { n.link.Cut(mode) }
+func (n *Node) CutOff(mode CutOffMode) {
+	n.link.Cut(mode)
+	n.kubelet.link.Cut(mode)
+}
 
 // Heal ends CutOff. The node then catches up: Pods that were deleted meanwhile are ended, none is started twice.
-func (n *Node) Heal() { n.link.Heal() }
+func (n *Node) Heal() {
+	n.link.Heal()
+	n.kubelet.link.Heal()
+}
 
 // Stop ends all of the node's processes, gracefully within Options.StopLimit, and the node; none of its goroutines is left. Its objects stay in the API, as
 // those of a machine that was switched off do.

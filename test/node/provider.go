@@ -28,10 +28,11 @@ import (
 // provider is what VK's PodController drives: it hands Pods to sandbox, which knows everything else. Its methods return at once and never fail for
 // a reason that a later try would mend, because VK gives up after a number of tries.
 type provider struct {
-	ctx    context.Context //nolint:containedctx // the node's life: VK's calls end long before the Pods that they start
 	config *sandbox.Config
 	lister corev1listers.PodLister
-	waits  sync.WaitGroup
+	// begin starts a Pod after others.
+	begin func(pod *corev1.Pod, after ...<-chan struct{}) *sandbox.Pod
+	waits sync.WaitGroup
 
 	// mu guards pods and stopped.
 	mu      sync.Mutex
@@ -74,7 +75,7 @@ func (p *provider) ensure(pod *corev1.Pod) *sandbox.Pod {
 			after = append(after, other.Gone())
 		}
 	}
-	fresh := sandbox.New(p.ctx, p.config, pod, after...)
+	fresh := p.begin(pod, after...)
 	p.pods[pod.UID] = fresh
 	p.waits.Go(func() {
 		<-fresh.Removed()

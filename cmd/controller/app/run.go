@@ -60,7 +60,8 @@ type clients struct {
 // Run runs the program until ctx ends. It returns nil after a clean stop: all
 // syncs have ended, and the lease is given back.
 func Run(ctx context.Context, config *Config, log logr.Logger) error {
-	stop, err := serve(endpoints(config, ctrlmetrics.Registry))
+	series := &currentSeries{Gatherer: ctrlmetrics.Registry}
+	stop, err := serve(endpoints(config, series))
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,9 @@ func Run(ctx context.Context, config *Config, log logr.Logger) error {
 
 	leases := leasesOf(config, ways.leases, log)
 	work := func(ctx context.Context) error {
-		return control(ctx, config, ways, table, kinds, fenceOf(leases), log)
+		return control(ctx, controlParts{
+			config: config, ways: ways, table: table, kinds: kinds, series: series, fence: fenceOf(leases), log: log,
+		})
 	}
 	// The first lease is outermost: it is taken first and given back last.
 	for i := len(leases) - 1; i >= 0; i-- {
@@ -214,9 +217,21 @@ var (
 	}
 )
 
+// controlParts are what control works with.
+type controlParts struct {
+	config *Config
+	ways   clients
+	table  *resources.Resources
+	kinds  map[string]object.Kind
+	series *currentSeries
+	fence  cluster.Fence
+	log    logr.Logger
+}
+
 // control runs the controllers until ctx ends. When it returns nothing writes
 // any more.
-func control(ctx context.Context, config *Config, ways clients, table *resources.Resources, kinds map[string]object.Kind, fence cluster.Fence, log logr.Logger) error {
+func control(ctx context.Context, parts controlParts) error {
+	config, ways, table, fence, log := parts.config, parts.ways, parts.table, parts.fence, parts.log
 	events := cluster.NewRecorder(logr.NewContext(ctx, log), ways.events, cluster.EventLimits{QPS: config.EventsQPS, Burst: config.EventsBurst}, fence)
 	defer func() {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventFlush)
@@ -254,9 +269,10 @@ func control(ctx context.Context, config *Config, ways clients, table *resources
 	cancelWait()
 
 	hosts := hostsOf(hostParts{
-		config: config, caches: caches, table: table, definitions: definitions, kinds: kinds,
+		config: config, caches: caches, table: table, definitions: definitions, kinds: parts.kinds,
 		writer: cluster.NewWriter(ways.objects, fence), events: events, log: log,
 	})
+	parts.series.follow(hosts)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup

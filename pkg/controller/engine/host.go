@@ -268,6 +268,17 @@ func (h *Host) stopAll() {
 	all.Wait()
 }
 
+// Queues are the names of the queues of the controllers that run.
+func (h *Host) Queues() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	queues := make([]string, 0, len(h.running))
+	for _, current := range h.running {
+		queues = append(queues, current.definition.QueueName())
+	}
+	return queues
+}
+
 func (h *Host) get(name string) *running {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -171,7 +171,7 @@ func TestEndpoints(t *testing.T) {
 	f.delete(cc)
 	kit.Eventually(t, soon, func() error {
 		body, err := get("http://" + ports["metrics"] + "/metrics")
-		if err == nil && strings.Contains(body, "metacontroller_sync_requests_total{code=\"200\","+labels) {
+		if err == nil && strings.Contains(body, f.ns) {
 			return fmt.Errorf("the metrics of a removed controller are still there")
 		}
 		return err

@@ -39,8 +39,8 @@ type Config struct {
 	Events record.EventRecorder
 	Clock  clock.Clock
 	Log    logr.Logger
-	// NodeName and HostIP are the node's name and address.
-	NodeName, HostIP string
+	// HostIP is the node's address.
+	HostIP string
 	// APIServer is the URL under which the Pods reach the API server, ServerName the name in its certificate.
 	APIServer, ServerName string
 	Addresses             *Addresses
@@ -156,6 +156,9 @@ func New(ctx context.Context, config *Config, pod *corev1.Pod, after ...<-chan s
 		p.run(runContext)
 		close(p.gone)
 		p.markDirty()
+		<-p.pushed
+		cancelRun()
+		cancelPush()
 	}()
 	return p
 }

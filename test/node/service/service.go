@@ -54,8 +54,9 @@ type Proxy struct {
 	loops    sync.WaitGroup
 	stopOnce sync.Once
 
-	// fronts belongs to the goroutine of run, and to Stop after its end.
-	fronts map[netip.AddrPort]*front
+	// fronts and retired belong to the goroutine of run, and to Stop after its end. The retired ones listen no more, but have connections.
+	fronts  map[netip.AddrPort]*front
+	retired []*front
 }
 
 // Start starts a proxy and returns when it serves all Services there are. ctx bounds the start only.
@@ -142,8 +143,10 @@ func (p *Proxy) reconcile() (failed bool) {
 			// Nothing listens where no Pod is ready: the client sees a refused connection.
 			front.close()
 			delete(p.fronts, address)
+			p.retired = append(p.retired, front)
 		}
 	}
+	p.retired = slices.DeleteFunc(p.retired, (*front).over)
 	for _, address := range slices.SortedFunc(maps.Keys(table), netip.AddrPort.Compare) {
 		backends := table[address]
 		if len(backends) == 0 {
@@ -169,7 +172,7 @@ func (p *Proxy) Stop() {
 	p.stopOnce.Do(func() {
 		p.cancel()
 		p.loops.Wait()
-		for _, front := range p.fronts {
+		for _, front := range slices.AppendSeq(p.retired, maps.Values(p.fronts)) {
 			front.close()
 			front.reset()
 			front.running.Wait()
@@ -208,6 +211,14 @@ func (f *front) set(backends []netip.AddrPort) {
 
 // close stops listening. Connections live on, as they do when kube-proxy's rules change.
 func (f *front) close() { _ = f.listener.Close() }
+
+// over reports whether a front that listens no more has no connection either. One that was accepted at the last moment is then refused.
+func (f *front) over() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = len(f.conns) == 0
+	return f.closed
+}
 
 func (f *front) reset() {
 	f.mu.Lock()
