@@ -398,7 +398,7 @@ func TestKeyAndReferences(t *testing.T) {
 		t.Errorf("String = %q", got)
 	}
 	a, b := object.Key{Kind: "A", Name: "b"}, object.Key{Kind: "A", Namespace: "a"}
-	if a.Compare(b) >= 0 || a.Compare(a) != 0 {
+	if a.Compare(b) >= 0 || a.Compare(object.Key{Kind: "A", Name: "b"}) != 0 {
 		t.Error("keys are not ordered by namespace before name")
 	}
 }

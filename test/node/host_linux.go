@@ -8,5 +8,5 @@ func hostMemory() int64 {
 	if err := unix.Sysinfo(&info); err != nil {
 		return 0
 	}
-	return int64(info.Totalram) * int64(info.Unit) //nolint:unconvert // the types differ between architectures
+	return int64(info.Totalram) * int64(info.Unit)
 }

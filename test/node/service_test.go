@@ -153,7 +153,7 @@ func TestLogs(t *testing.T) {
 		t.Errorf("exec: %q, %v", out, err)
 	}
 	if line := make([]byte, 4); true {
-		if _, err := io.ReadFull(stream, line); err != nil || !strings.Contains("one\ntwo\n", string(line)) {
+		if _, err := io.ReadFull(stream, line); err != nil || !strings.HasPrefix("one\ntwo\n", string(line)) {
 			t.Errorf("following: %q, %v", line, err)
 		}
 	}

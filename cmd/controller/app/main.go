@@ -39,7 +39,7 @@ func Main(ctx context.Context, arguments []string, out io.Writer) int {
 	flags.Usage = func() { fmt.Fprintf(out, "Usage of %s:\n%s", name, flags.FlagUsages()) }
 
 	say := func(err error) { fmt.Fprintf(out, "%s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", " ")) }
-	usage, output := flags.Usage, io.Writer(io.Discard)
+	usage, output := flags.Usage, io.Discard
 	flags.Usage = func() {}
 	flags.SetOutput(output)
 	switch err := flags.Parse(doubleDashes(arguments, flags)); {

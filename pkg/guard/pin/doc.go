@@ -30,4 +30,6 @@
 //   - There is a cost limit for one expression (1,000,000) and for all of one
 //     policy (10,000,000). An object so large that its recognition exceeds them
 //     is refused by failurePolicy Fail; only that object is.
+//
+//go:generate go test . -count=1 -run ^TestManifestsAreRendered$ -update
 package pin

@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os/exec"
 	"testing"
@@ -27,7 +28,7 @@ func TestManifests(t *testing.T) {
 	kinds := map[string]int{}
 	for {
 		object := &unstructured.Unstructured{}
-		if err := decoder.Decode(object); err == io.EOF {
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			t.Fatal(err)

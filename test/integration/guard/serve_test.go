@@ -237,6 +237,7 @@ func TestTerminated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = response.Body.Close() }()
 	answer, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("workload-kind")) {
 		t.Fatalf("got %s %s, %v", response.Status, answer, err)

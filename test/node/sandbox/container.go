@@ -371,11 +371,11 @@ func (p *Pod) stop(run *execution, grace *int64) {
 }
 
 // within waits for any of the channels, and is false when the limit, or the Pod's deadline after it moved, comes first.
-func (p *Pod) within(limit time.Time, any ...<-chan struct{}) bool {
+func (p *Pod) within(limit time.Time, channels ...<-chan struct{}) bool {
 	either := make(chan struct{})
 	over := make(chan struct{})
 	defer close(over)
-	for _, c := range any {
+	for _, c := range channels {
 		go func() {
 			select {
 			case <-c:

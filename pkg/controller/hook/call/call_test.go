@@ -232,14 +232,14 @@ func TestExcerptHidesSecrets(t *testing.T) {
 		{`'apiKey': 'k-123'`, "k-123"},
 	}
 	for _, c := range cases {
-		server := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, c.body, 500) })
+		server := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, c.body, http.StatusInternalServerError) })
 		pool := call.NewPool(prometheus.NewRegistry(), time.Now)
 		_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), nil)
 		if err == nil || strings.Contains(err.Error(), c.secret) || !strings.Contains(err.Error(), "[redacted]") {
 			t.Errorf("%q gives %v", c.body, err)
 		}
 	}
-	server := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, strings.Repeat("ü", 5000), 500) })
+	server := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, strings.Repeat("ü", 5000), http.StatusInternalServerError) })
 	pool := call.NewPool(prometheus.NewRegistry(), time.Now)
 	_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), nil)
 	if len(err.Error()) > 300 || !strings.HasSuffix(err.Error(), "ü …") {

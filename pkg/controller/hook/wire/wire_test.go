@@ -98,7 +98,7 @@ func TestRequestKeys(t *testing.T) {
 				t.Fatalf("%v: %s", err, data)
 			}
 			keys := map[string][]string{}
-			for prefix, objects := range map[string]map[string]map[string]any{"": got.Children, "related ": got.Related} {
+			for prefix, objects := range map[string]map[string]map[string]any{"": got.Children, "related:": got.Related} {
 				for outer, inner := range objects {
 					keys[prefix+outer] = []string{}
 					for _, key := range []string{"a", "b", "r", "ns/a", "ns/b", "other/a"} {
