@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metacontroller-solo/solo/test/kit"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 const widgets = `# A definition, and at once an object of it.

@@ -12,8 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/metacontroller-solo/solo/test/kit/process"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/metacontroller-solo/solo/test/kit/process"
 )
 
 const (

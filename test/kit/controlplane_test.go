@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacontroller-solo/solo/test/kit"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -29,6 +28,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+
+	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 // patience bounds the wait for what controllers do.

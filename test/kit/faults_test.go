@@ -5,13 +5,14 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/metacontroller-solo/solo/test/kit"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationapply "k8s.io/client-go/applyconfigurations/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 func TestClientFaults(t *testing.T) {

@@ -12,11 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacontroller-solo/solo/test/kit"
-	"github.com/metacontroller-solo/solo/test/kit/process"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/metacontroller-solo/solo/test/kit"
+	"github.com/metacontroller-solo/solo/test/kit/process"
 )
 
 const (

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"time"
 
+	stdlog "log"
+
 	"github.com/go-logr/logr"
 	"github.com/virtual-kubelet/virtual-kubelet/node/api"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -20,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
-	stdlog "log"
 
 	"github.com/metacontroller-solo/solo/test/node/link"
 )

@@ -15,8 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metacontroller-solo/solo/test/kit/process"
 	"go.uber.org/goleak"
+
+	"github.com/metacontroller-solo/solo/test/kit/process"
 )
 
 // roleEnv makes the test program play another role than running tests.

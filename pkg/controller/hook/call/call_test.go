@@ -239,7 +239,9 @@ func TestExcerptHidesSecrets(t *testing.T) {
 			t.Errorf("%q gives %v", c.body, err)
 		}
 	}
-	server := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, strings.Repeat("ü", 5000), http.StatusInternalServerError) })
+	server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, strings.Repeat("ü", 5000), http.StatusInternalServerError)
+	})
 	pool := call.NewPool(prometheus.NewRegistry(), time.Now)
 	_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), nil)
 	if len(err.Error()) > 300 || !strings.HasSuffix(err.Error(), "ü …") {

@@ -71,16 +71,16 @@ func TestRequestKeys(t *testing.T) {
 		why    string
 	}{
 		{"v1, namespaced parent", v1, "ns",
-			map[string][]string{"Pod.v1": {"a", "b"}, "Deployment.apps/v1": {}, "related ClusterRole.rbac.authorization.k8s.io/v1": {}},
+			map[string][]string{"Pod.v1": {"a", "b"}, "Deployment.apps/v1": {}, "related:ClusterRole.rbac.authorization.k8s.io/v1": {}},
 			"names alone; what is not in the parent's namespace is dropped"},
 		{"v1, cluster-scoped parent", v1, "",
-			map[string][]string{"Pod.v1": {"ns/a", "ns/b", "other/a"}, "Deployment.apps/v1": {}, "related ClusterRole.rbac.authorization.k8s.io/v1": {"r"}},
+			map[string][]string{"Pod.v1": {"ns/a", "ns/b", "other/a"}, "Deployment.apps/v1": {}, "related:ClusterRole.rbac.authorization.k8s.io/v1": {"r"}},
 			"namespace/name, or the name of what has no namespace"},
 		{"v2, namespaced parent", v2, "ns",
-			map[string][]string{"Pod.v1": {"ns/a", "ns/b", "other/a"}, "Deployment.apps/v1": {}, "related ClusterRole.rbac.authorization.k8s.io/v1": {"r"}},
+			map[string][]string{"Pod.v1": {"ns/a", "ns/b", "other/a"}, "Deployment.apps/v1": {}, "related:ClusterRole.rbac.authorization.k8s.io/v1": {"r"}},
 			"nothing is dropped"},
 		{"v2, cluster-scoped parent", v2, "",
-			map[string][]string{"Pod.v1": {"ns/a", "ns/b", "other/a"}, "Deployment.apps/v1": {}, "related ClusterRole.rbac.authorization.k8s.io/v1": {"r"}},
+			map[string][]string{"Pod.v1": {"ns/a", "ns/b", "other/a"}, "Deployment.apps/v1": {}, "related:ClusterRole.rbac.authorization.k8s.io/v1": {"r"}},
 			"nothing is dropped"},
 	}
 	for _, tt := range tests {
