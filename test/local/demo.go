@@ -84,7 +84,7 @@ func showComposite(ctx context.Context, c *cluster) error {
 	if err := c.eventually(ctx, "children and status", childrenAre(c, "Hello, ada!", "Hello, grace!", "Hello, linus!")); err != nil {
 		return err
 	}
-	if _, err := c.kubectl.show(ctx, "get", "greetings,configmaps", "-n", "demo", "-l", "!ignored"); err != nil {
+	if _, err := c.kubectl.show(ctx, "get", "greetings,configmaps", "-n", "demo"); err != nil {
 		return err
 	}
 	c.console.done("3 children, status.wanted and status.observed are 3")

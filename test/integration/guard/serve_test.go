@@ -29,10 +29,7 @@ import (
 // run runs the program to its end and returns the exit code and standard error.
 func run(t *testing.T, args ...string) (int, string) {
 	t.Helper()
-	program, err := builtProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := kit.Build(t, guardProgram)
 	stderr := &buffer{}
 	p, err := process.Start(process.Spec{Name: "guard", Path: program, Args: args, Stdout: io.Discard, Stderr: stderr})
 	if err != nil {

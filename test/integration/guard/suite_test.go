@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -100,20 +99,8 @@ var scheme = func() *runtime.Scheme {
 	return scheme
 }()
 
-// builtProgram is the guard's program, built once.
-var builtProgram = sync.OnceValues(func() (string, error) {
-	root, err := kit.Root()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(root, "bin", "integration-guard")
-	build := exec.Command("go", "build", "-o", path, "./cmd/guard")
-	build.Dir = root
-	if output, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("cannot build the guard: %w\n%s", err, output)
-	}
-	return path, nil
-})
+// guardProgram is the package of the program under test.
+const guardProgram = "./cmd/guard"
 
 // install applies the manifests and starts n guards, each at another API server.
 func install(t testing.TB, n int, layers layers, args ...string) *suite {
@@ -269,10 +256,7 @@ func (s *suite) start(config guardConfig) *guard {
 // launch starts a guard under its own service account.
 func (s *suite) launch(config guardConfig) *guard {
 	s.t.Helper()
-	program, err := builtProgram()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	program := kit.Build(s.t, guardProgram)
 	token, err := s.cp.TokenConfig(s.ctx(), guardNamespace, "metacontroller-guard")
 	if err != nil {
 		s.t.Fatal(err)
