@@ -1,6 +1,7 @@
 // Package process starts host programs and answers for them until they are
-// gone: the control plane of the tests, the containers of the local cluster and
-// the programs under test all run through it.
+// gone: the control plane of the tests and the programs under test run through
+// it. Containers of the local cluster have a keeper of their own, test/node/process,
+// which waits for whole process groups.
 //
 // A started program gets a process group of its own, so that an interrupt typed
 // into the terminal reaches only the program that started it, which then stops
