@@ -35,7 +35,7 @@ clean: ## Remove the local cluster's data and what was built here
 
 .PHONY: build
 build: ## Build controller and guard into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/controller ./cmd/guard
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/controller ./cmd/guard
 
 .PHONY: controlplane
 controlplane: ## Build etcd and the Kubernetes programs into the cache folder (or check KUBEBUILDER_ASSETS)

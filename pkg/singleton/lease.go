@@ -132,10 +132,11 @@ func (l *Lease) Run(ctx context.Context, work func(context.Context) error) error
 		// What is left of the Lease's life is what work has to stop in. After
 		// that the process must end even if work does not.
 		select {
-		case <-workDone:
+		case err := <-workDone:
+			return errors.Join(lostErr, err)
 		case <-l.Clock.After(Duration - RenewDeadline - RetryPeriod):
+			return lostErr
 		}
-		return lostErr
 	}
 }
 

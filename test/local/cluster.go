@@ -83,7 +83,7 @@ func startCluster(ctx context.Context, dir string, console *console) (_ *cluster
 	c.kubectl.kubeconfig = c.kubeconfig()
 	console.say("the API server listens on %s", c.plane.URL(0))
 
-	console.say("building controller, guard and the demo's hook")
+	console.say("building controller, guard and the demo's hook (a minute or two the first time)")
 	images, err := c.buildPrograms(ctx)
 	if err != nil {
 		return nil, err

@@ -92,12 +92,23 @@ func newKubectl(kubeconfig string, console *console) (*kubectl, error) {
 
 // show runs kubectl before the person's eyes.
 func (k *kubectl) show(ctx context.Context, args ...string) (string, error) {
-	fmt.Fprintf(k.console.out, "   $ kubectl %s\n", strings.Join(args, " "))
+	fmt.Fprintf(k.console.out, "   $ kubectl %s\n", quoted(args))
 	output, err := k.quiet(ctx, args...)
 	for line := range strings.Lines(output) {
 		fmt.Fprintf(k.console.out, "     %s\n", strings.TrimRight(line, "\n"))
 	}
 	return output, err
+}
+
+// quoted is how a person would type the arguments into a shell.
+func quoted(args []string) string {
+	words := make([]string, len(args))
+	for i, arg := range args {
+		if words[i] = arg; strings.ContainsAny(arg, ` "$&|;<>(){}*?!#~`+"\t\n") {
+			words[i] = "'" + arg + "'"
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // quiet runs kubectl and shows nothing.

@@ -196,7 +196,7 @@ func (c *cluster) refused(ctx context.Context, rule string, args ...string) erro
 }
 
 func showAudit(ctx context.Context, c *cluster) error {
-	c.console.begin("Every decision is in the audit log",
+	c.console.begin("The guard's decisions are in its audit log",
 		`one JSON line for each refusal above, with rule, user, object, holder: "decision":"Deny"`)
 	var lines []string
 	if err := c.eventually(ctx, "an audit line of each refusal", func(ctx context.Context) error {

@@ -26,6 +26,7 @@ const maxInstances = 100
 const (
 	reasonJudged        = "Judged"
 	reasonInvalidMatch  = "InvalidMatch"
+	reasonMode          = "ModeNotSupported"
 	reasonDeny          = "Deny"
 	reasonNotDenying    = "NotDenying"
 	reasonNotAsked      = "NotAsked"
@@ -163,7 +164,12 @@ func setConditions(policy *guardv1alpha1.SingletonPolicy, s summary, now time.Ti
 		set(guardv1alpha1.ConditionEnforcing, false, reasonInvalidMatch, "the policy cannot be judged by")
 		return
 	}
-	set(guardv1alpha1.ConditionReady, true, reasonJudged, "the guard judges by this generation")
+	if mode := policy.Spec.Mode; mode == "" || mode == guardv1alpha1.ModeStrict {
+		set(guardv1alpha1.ConditionReady, true, reasonJudged, "the guard judges by this generation")
+	} else {
+		set(guardv1alpha1.ConditionReady, false, reasonMode,
+			fmt.Sprintf("spec.mode %s is not supported by this version, which judges as in mode Strict: set it to Strict", mode))
+	}
 
 	switch {
 	case decide.PolicyOf(policy, now).Action != decide.ActionDeny:

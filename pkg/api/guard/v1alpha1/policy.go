@@ -17,6 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Compliant",type=string,JSONPath=`.status.conditions[?(@.type=="Compliant")].status`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Enforcing",type=string,JSONPath=`.status.conditions[?(@.type=="Enforcing")].status`,priority=1
 // +kubebuilder:printcolumn:name="UID",type=string,JSONPath=`.status.holder.uid`,priority=1
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`,priority=1
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.activePod.node`,priority=1
@@ -95,7 +96,7 @@ type Match struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=255
 	// +kubebuilder:validation:items:Pattern=`^(\*\*/)?[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?(/[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?)*$`
-	// +kubebuilder:validation:XValidation:rule="self.all(p, !p.split('/').exists(s, s != '**' && s.contains('**')))",message="spec.match.images: \"**\" is allowed only as the first path element, as in \"**/metacontroller/metacontroller\""
+	// +kubebuilder:validation:XValidation:rule="self.all(p, !(p.startsWith('**/') ? p.substring(3) : p).contains('**'))",message="spec.match.images: \"**\" is allowed only as the first path element, as in \"**/metacontroller/metacontroller\""
 	// +kubebuilder:validation:XValidation:rule="self.all(p, p.matches('^([^/]*[.*][^/]*|localhost)/'))",message="spec.match.images: a pattern begins with a registry (docker.io is Docker Hub) or with \"**/\" for any"
 	// +kubebuilder:validation:XValidation:rule="self.map(p, size(p)).sum() <= 2048",message="spec.match.images: the patterns are longer than 2048 bytes together, so judging a Pod would cost the API server too much"
 	Images []string `json:"images,omitempty"`
@@ -115,7 +116,7 @@ type Match struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=255
 	// +kubebuilder:validation:items:Pattern=`^(\*\*/)?[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?(/[a-z0-9*]([a-z0-9._*-]*[a-z0-9*])?)*$`
-	// +kubebuilder:validation:XValidation:rule="self.all(p, !p.split('/').exists(s, s != '**' && s.contains('**')))",message="spec.match.excludeImages: \"**\" is allowed only as the first path element"
+	// +kubebuilder:validation:XValidation:rule="self.all(p, !(p.startsWith('**/') ? p.substring(3) : p).contains('**'))",message="spec.match.excludeImages: \"**\" is allowed only as the first path element"
 	// +kubebuilder:validation:XValidation:rule="self.all(p, p.matches('^([^/]*[.*][^/]*|localhost)/'))",message="spec.match.excludeImages: a pattern begins with a registry (docker.io is Docker Hub) or with \"**/\" for any"
 	// +kubebuilder:validation:XValidation:rule="self.map(p, size(p)).sum() <= 2048",message="spec.match.excludeImages: the patterns are longer than 2048 bytes together, so judging a Pod would cost the API server too much"
 	ExcludeImages []string `json:"excludeImages,omitempty"`
