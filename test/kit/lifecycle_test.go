@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/metacontroller-solo/solo/test/kit"
@@ -80,10 +81,12 @@ func TestPersistent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := cp.TokenConfig(t.Context(), "kube-system", "default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	// The controller manager makes the service account when it gets to it.
+	var token *rest.Config
+	kit.Eventually(t, 30*time.Second, func() (err error) {
+		token, err = cp.TokenConfig(t.Context(), "kube-system", "default")
+		return err
+	})
 
 	if _, err := kit.Start(t.Context(), options); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("locked by process %d", os.Getpid())) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a second run in the folder: %v", err)
