@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -80,6 +81,7 @@ func TestService(t *testing.T) {
 	})
 	// From here on no request fails, though one of the two is killed.
 	stop, failed := make(chan struct{}), make(chan error, 1)
+	var asked atomic.Int64
 	go func() {
 		for {
 			select {
@@ -92,11 +94,19 @@ func TestService(t *testing.T) {
 				failed <- err
 				return
 			}
+			asked.Add(1)
 		}
 	}()
 	w.delete("a", metav1.DeleteOptions{})
 	w.untilGone(a)
-	time.Sleep(200 * time.Millisecond) // more requests, now without a
+	// More requests, now without a.
+	enough := asked.Load() + 20
+	w.eventually(func() error {
+		if n := asked.Load(); n < enough && len(failed) == 0 {
+			return fmt.Errorf("%d requests of %d", n, enough)
+		}
+		return nil
+	})
 	close(stop)
 	if err := <-failed; err != nil {
 		t.Errorf("a request failed while a pod went: %v", err)
