@@ -17,9 +17,7 @@ import (
 const (
 	KeyController = "controller"
 	KeyParent     = "parent"
-	KeyChild      = "child"
 	KeyHook       = "hook"
-	KeyURL        = "url"
 	KeyResource   = "resource"
 	KeyNamespace  = "namespace"
 	KeyName       = "name"
@@ -33,10 +31,7 @@ const (
 	KeyPolicy     = "policy"
 	KeyPhase      = "phase"
 	KeyEpoch      = "epoch"
-	KeyDecision   = "decision"
-	KeyRule       = "rule"
 	KeyReason     = "reason"
-	KeyDuration   = "duration"
 	KeyCount      = "count"
 )
 
