@@ -57,6 +57,7 @@ var table = []row{
 	{"pkg/controller/apply", work},
 	{"pkg/controller/syncer", work},
 	{"pkg/controller/engine", work},
+	{"pkg/controller/declare", work},
 	{"pkg/controller/composite", work},
 	{"pkg/guard/webhook", work},
 	{"pkg/guard/claim", work},

@@ -12,9 +12,9 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/controller/cluster"
 	"github.com/metacontroller-solo/solo/pkg/controller/composite"
+	"github.com/metacontroller-solo/solo/pkg/controller/declare"
 	resources "github.com/metacontroller-solo/solo/pkg/controller/discovery"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
-	"github.com/metacontroller-solo/solo/pkg/controller/hook"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook/call"
 	"github.com/metacontroller-solo/solo/pkg/controller/syncer"
 	"github.com/metacontroller-solo/solo/pkg/controller/watch"
@@ -47,17 +47,19 @@ func hostsOf(parts hostParts) []*engine.Host {
 			Log:      parts.log,
 		})
 	}
-	builder := &composite.Builder{
+	pool := call.NewPool(ctrlmetrics.Registry, time.Now)
+	tools := declare.Tools{
 		Lookup:       parts.lookup,
-		Caller:       callers(v1alpha1.CompositeControllerKind, call.NewPool(ctrlmetrics.Registry, time.Now)),
+		Caller:       func(webhook declare.Webhook) (syncer.Caller, error) { return callerOf(pool, webhook) },
 		Writer:       parts.writer,
 		Events:       parts.events,
 		Clock:        clock.RealClock{},
 		Log:          parts.log,
 		ResyncPeriod: parts.config.CacheFlushInterval,
 	}
+	composites := &composite.Builder{Tools: tools}
 	return []*engine.Host{
-		host(compositeHost, v1alpha1.CompositeControllerResource, builder.Build),
+		host(compositeHost, v1alpha1.CompositeControllerResource, composites.Build),
 		host(decoratorHost, v1alpha1.DecoratorControllerResource, refuseDecorators),
 	}
 }
@@ -68,23 +70,24 @@ func refuseDecorators(context.Context, *object.Object) (*engine.Controller, erro
 	return nil, &engine.InvalidError{Err: errors.New("DecoratorControllers are not supported by this version; this one has no effect")}
 }
 
-func callers(kind string, pool *call.Pool) func(string, hook.Call, *v1alpha1.Webhook) (syncer.Caller, error) {
-	return func(controller string, which hook.Call, webhook *v1alpha1.Webhook) (syncer.Caller, error) {
-		caller, err := pool.Caller(call.Identity{Hook: which.String(), ControllerKind: kind, ControllerName: controller}, webhook)
-		if err != nil {
-			return nil, err
-		}
-		return caller, nil
+func callerOf(pool *call.Pool, webhook declare.Webhook) (syncer.Caller, error) {
+	caller, err := pool.Caller(call.Identity{
+		Hook: webhook.Which.String(), ControllerKind: webhook.Kind, ControllerName: webhook.Name,
+	}, webhook.Webhook, webhook.Endpoints)
+	if err != nil {
+		// A nil *call.Caller would be a Caller.
+		return nil, err
 	}
+	return caller, nil
 }
 
-func (p hostParts) lookup(ctx context.Context, apiVersion, resource string) (composite.Resource, bool, error) {
+func (p hostParts) lookup(ctx context.Context, apiVersion, resource string) (declare.Resource, bool, error) {
 	found, err := p.table.Lookup(ctx, apiVersion, resource)
 	if err != nil {
 		var absent *resources.NotFoundError
-		return composite.Resource{}, errors.As(err, &absent), err
+		return declare.Resource{}, errors.As(err, &absent), err
 	}
-	return composite.Resource{
+	return declare.Resource{
 		Kind:      found.Kind,
 		HasStatus: found.HasStatus,
 		Custom:    p.definitions.Get("", found.Resource+"."+found.Group) != nil,

@@ -13,17 +13,19 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/controller/declare"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
-	"github.com/metacontroller-solo/solo/pkg/controller/hook"
 	"github.com/metacontroller-solo/solo/pkg/controller/syncer"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
 type nobody struct{}
 
-func (nobody) Call(context.Context, []byte) ([]byte, error) { return nil, errors.New("is not called") }
-func (nobody) URL() string                                  { return "" }
-func (nobody) Close()                                       {}
+func (nobody) Call(context.Context, string, []byte) ([]byte, error) {
+	return nil, errors.New("is not called")
+}
+func (nobody) URL() string { return "" }
+func (nobody) Close()      {}
 
 func kind(group, version, name, plural string) object.Kind {
 	return object.Kind{GroupVersionKind: schema.GroupVersionKind{Group: group, Version: version, Kind: name}, Resource: plural, Namespaced: true}
@@ -31,31 +33,31 @@ func kind(group, version, name, plural string) object.Kind {
 
 // builder knows the resources of a small cluster.
 func builder() *Builder {
-	known := map[string]Resource{
+	known := map[string]declare.Resource{
 		"demo/v1 things":     {Kind: kind("demo", "v1", "Thing", "things"), HasStatus: true, Custom: true},
 		"demo/v1 statusless": {Kind: kind("demo", "v1", "Statusless", "statusless"), Custom: true},
 		"v1 configmaps":      {Kind: kind("", "v1", "ConfigMap", "configmaps")},
 		"v1 pods":            {Kind: kind("", "v1", "Pod", "pods"), HasStatus: true},
 	}
-	return &Builder{
-		Lookup: func(_ context.Context, apiVersion, resource string) (Resource, bool, error) {
+	return &Builder{declare.Tools{
+		Lookup: func(_ context.Context, apiVersion, resource string) (declare.Resource, bool, error) {
 			if apiVersion == "broken/v1" {
-				return Resource{}, false, errors.New("group is broken")
+				return declare.Resource{}, false, errors.New("group is broken")
 			}
 			found, ok := known[apiVersion+" "+resource]
 			if !ok {
-				return Resource{}, true, fmt.Errorf("no %s in %s", resource, apiVersion)
+				return declare.Resource{}, true, fmt.Errorf("no %s in %s", resource, apiVersion)
 			}
 			return found, false, nil
 		},
-		Caller: func(_ string, _ hook.Call, webhook *v1alpha1.Webhook) (syncer.Caller, error) {
-			if webhook == nil || webhook.URL == nil {
+		Caller: func(one declare.Webhook) (syncer.Caller, error) {
+			if one.Webhook == nil || one.Webhook.URL == nil {
 				return nil, errors.New("says nowhere to call")
 			}
 			return nobody{}, nil
 		},
 		ResyncPeriod: time.Hour,
-	}
+	}}
 }
 
 func declared(t testing.TB, spec string) *object.Object {
@@ -86,9 +88,6 @@ const (
 )
 
 func TestBuildRefuses(t *testing.T) {
-	webhook := func(field string) string {
-		return parentThing + "hooks: {sync: {webhook: {url: http://h, " + field + "}}}\n"
-	}
 	method := func(m string) string {
 		return parentThing + syncHook + "childResources: [{apiVersion: v1, resource: configmaps, updateStrategy: {method: " + m + "}}]\n"
 	}
@@ -99,14 +98,8 @@ func TestBuildRefuses(t *testing.T) {
 	}{
 		{"no hooks", parentThing, "neither sync nor finalize", true},
 		{"customize", parentThing + "hooks: {sync: " + hookURL + ", customize: " + hookURL + "}", "spec.hooks.customize", true},
-		{"endpointConfigs", parentThing + syncHook + "endpointConfigs: [{host: h}]", "spec.endpointConfigs", true},
 		{"RollingInPlace", method("RollingInPlace"), `spec.childResources[0].updateStrategy.method "RollingInPlace"`, true},
 		{"RollingRecreate", method("RollingRecreate"), "RollingRecreate", true},
-		{"etag", webhook("etag: {enabled: true}"), "spec.hooks.sync.webhook.etag", true},
-		{"caBundle", webhook("caBundle: {inline: x}"), "spec.hooks.sync.webhook.caBundle", true},
-		{"clientTLS", webhook("clientTLS: {secretRef: {name: a, namespace: b}}"), "clientTLS", true},
-		{"authorization", webhook("authorization: {secretRef: {name: a, namespace: b, key: c}}"), "authorization", true},
-		{"basicAuth", webhook("basicAuth: {secretRef: {name: a, namespace: b}}"), "basicAuth", true},
 		{"no address", parentThing + "hooks: {finalize: {webhook: {path: /x}}}", "spec.hooks.finalize says nowhere", true},
 		{"no parent kind", "parentResource: {apiVersion: demo/v1, resource: nothings}\n" + syncHook, "spec.parentResource", false},
 		{"parent without status", "parentResource: {apiVersion: demo/v1, resource: statusless}\n" + syncHook, "status subresource", false},

@@ -38,8 +38,8 @@ func (p policy) Observe(pass *syncer.Pass) (labels.Selector, error) {
 }
 
 // Ask asks the hook once, for the parent as it is.
-func (p policy) Ask(ctx context.Context, pass *syncer.Pass, ask func(context.Context, *object.Object) (*hook.Response, error)) (*hook.Response, error) {
-	return ask(ctx, pass.Parent)
+func (p policy) Ask(ctx context.Context, pass *syncer.Pass) (*hook.Response, error) {
+	return pass.Ask(ctx, pass.Parent, "")
 }
 
 // Shape puts the generated selector's label on every child.

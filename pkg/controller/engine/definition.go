@@ -24,12 +24,15 @@ type Definition struct {
 	// Parents are the kinds that the controller reconciles.
 	Parents []Parent
 	// Children are the kinds that it may create.
-	Children []plan.Kind
+	Children []Child
 	// Missing says which declared kinds of children are left out because the API
 	// server does not serve them.
 	Missing []string
 	// Hooks as declared.
 	Hooks Hooks
+	// Endpoints are how to authenticate at, and whom to trust of, the hosts of
+	// hooks that do not say it themselves.
+	Endpoints []v1alpha1.EndpointConfig
 	// Finalizer that parents carry if there is a finalize hook.
 	Finalizer string
 	// GenerateSelector selects children by a label with the parent's uid.
@@ -41,7 +44,7 @@ type Definition struct {
 
 // Hooks are the callbacks of a controller; nil means that there is none.
 type Hooks struct {
-	Sync, Finalize *v1alpha1.Hook
+	Sync, Finalize, Customize *v1alpha1.Hook
 }
 
 // Parent is one kind that a controller reconciles.
@@ -49,11 +52,28 @@ type Parent struct {
 	object.Kind
 	// HasStatus says that there is a status subresource to write.
 	HasStatus bool
-	// Selector is which of them the controller manages.
+	// Selector is which of them the controller manages, by their labels.
 	Selector labels.Selector
+	// Annotations is which of those it manages, by their annotations; nil means
+	// all.
+	Annotations labels.Selector
 	// IgnoreStatusChanges says that a change of nothing but status is no reason
 	// for a sync.
 	IgnoreStatusChanges bool
+}
+
+// Selects says whether the controller manages this object of the kind.
+func (p *Parent) Selects(o *object.Object) bool {
+	return p.Selector.Matches(labels.Set(o.Labels())) && (p.Annotations == nil || p.Annotations.Matches(labels.Set(o.Annotations())))
+}
+
+// Child is one kind that a controller may create.
+type Child struct {
+	object.Kind
+	// Method is how an existing child is changed.
+	Method v1alpha1.ChildUpdateMethod
+	// Checks gate the steps of a rolling method.
+	Checks []v1alpha1.StatusConditionCheck
 }
 
 // QueueName is the name of the controller's queue in metrics.
@@ -74,6 +94,15 @@ func (d *Definition) ChildKinds() []object.Kind {
 	kinds := make([]object.Kind, 0, len(d.Children))
 	for _, child := range d.Children {
 		kinds = append(kinds, child.Kind)
+	}
+	return kinds
+}
+
+// PlanKinds are Children as a plan wants them.
+func (d *Definition) PlanKinds() []plan.Kind {
+	kinds := make([]plan.Kind, 0, len(d.Children))
+	for _, child := range d.Children {
+		kinds = append(kinds, plan.Kind{Kind: child.Kind, Method: child.Method})
 	}
 	return kinds
 }

@@ -32,7 +32,7 @@ func concernsParent(parent *Parent, finalizer string, before, after *object.Obje
 }
 
 func managed(parent *Parent, finalizer string, o *object.Object) bool {
-	return parent.Selector.Matches(labelSet(o.Labels())) || finalizer != "" && o.HasFinalizer(finalizer)
+	return parent.Selects(o) || finalizer != "" && o.HasFinalizer(finalizer)
 }
 
 // onlyStatusChanged compares what a sync may depend on. Metadata is compared

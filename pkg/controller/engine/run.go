@@ -176,7 +176,7 @@ func (r *run) listen(c *Controller) error {
 			}
 			if c.Selector != nil {
 				switch {
-				case after == nil || !parent.Selector.Matches(labelSet(after.Labels())):
+				case after == nil || !parent.Selects(after):
 					known.set(state.Key(), nil)
 				case before == nil || before.UID() != after.UID() || !onlyStatusChanged(before, after):
 					known.set(state.Key(), c.Selector(after))

@@ -24,9 +24,8 @@ type Policy interface {
 	// Observe says which labels the children of the parent have. It fails if the
 	// parent does not say that.
 	Observe(p *Pass) (labels.Selector, error)
-	// Ask gets the answer to this pass; ask calls the hook for a given state of
-	// the parent.
-	Ask(ctx context.Context, p *Pass, ask func(context.Context, *object.Object) (*hook.Response, error)) (*hook.Response, error)
+	// Ask gets the answer to this pass by calls of Pass.Ask.
+	Ask(ctx context.Context, p *Pass) (*hook.Response, error)
 	// Shape completes what a plan is made of: what is put on every child.
 	Shape(p *Pass, in *plan.Input)
 	// Before writes what must be there before the children are.
@@ -50,7 +49,9 @@ type Writer interface {
 // Caller calls one hook. An error that has a method RetryAfter is the hook's wish
 // to be called later.
 type Caller interface {
-	Call(ctx context.Context, body []byte) ([]byte, error)
+	// Call posts body and returns the body of the answer. About names what is
+	// asked about; what the hook says of its answers (ETag) is remembered by it.
+	Call(ctx context.Context, about string, body []byte) ([]byte, error)
 	// URL without what is secret in it.
 	URL() string
 	Close()
@@ -62,6 +63,20 @@ type Hook struct {
 	Caller Caller
 }
 
+// Hooks are the hooks of a controller; nil where there is no such hook.
+type Hooks struct {
+	Sync, Finalize, Customize *Hook
+}
+
+// Close gives back the hooks.
+func (h Hooks) Close() {
+	for _, one := range []*Hook{h.Sync, h.Finalize, h.Customize} {
+		if one != nil {
+			one.Caller.Close()
+		}
+	}
+}
+
 // Deps are what a Syncer works with.
 type Deps struct {
 	Definition engine.Definition
@@ -71,12 +86,11 @@ type Deps struct {
 	Flavor   hook.Flavor
 	Policy   Policy
 	Caches   engine.Caches
-	// Sync and Finalize are nil where there is no such hook.
-	Sync, Finalize *Hook
-	Writer         Writer
-	Events         engine.Recorder
-	Clock          clock.PassiveClock
-	Log            logr.Logger
+	Hooks    Hooks
+	Writer   Writer
+	Events   engine.Recorder
+	Clock    clock.PassiveClock
+	Log      logr.Logger
 }
 
 // Mode says what a pass does.
@@ -99,7 +113,7 @@ const (
 
 // modeOf decides the mode.
 func modeOf(definition *engine.Definition, rule *engine.Parent, parent *object.Object) Mode {
-	leaving := parent.Terminating() || !rule.Selector.Matches(labels.Set(parent.Labels()))
+	leaving := parent.Terminating() || !rule.Selects(parent)
 	ours := definition.Finalizer != "" && parent.HasFinalizer(definition.Finalizer)
 	switch {
 	case leaving && ours && definition.Hooks.Finalize != nil:
@@ -145,6 +159,8 @@ type Pass struct {
 	Parent   *object.Object
 	Selector labels.Selector
 	Children *object.Set
+	// Related are the objects that the customize hook asked for.
+	Related  *object.Set
 	Response *hook.Response
 
 	memory *memory

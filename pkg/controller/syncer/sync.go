@@ -30,13 +30,7 @@ func New(deps Deps) *Syncer {
 }
 
 // Close gives back the hooks.
-func (s *Syncer) Close() {
-	for _, h := range []*Hook{s.Deps.Sync, s.Deps.Finalize} {
-		if h != nil {
-			h.Caller.Close()
-		}
-	}
-}
+func (s *Syncer) Close() { s.Hooks.Close() }
 
 // Sync makes one pass for the parent with this key.
 func (s *Syncer) Sync(ctx context.Context, key object.Key) (outcome engine.Outcome) {
@@ -89,10 +83,10 @@ func (p *Pass) run(ctx context.Context) {
 		p.fail(err)
 		return
 	}
-	if !p.claim(ctx, managed) {
+	if !p.claim(ctx, managed) || !p.relate(ctx) {
 		return
 	}
-	if p.Response, err = p.Policy.Ask(ctx, p, p.ask); err != nil {
+	if p.Response, err = p.Policy.Ask(ctx, p); err != nil {
 		p.fail(err)
 		return
 	}
@@ -155,20 +149,22 @@ func (p *Pass) writeParent(what string, write func() (*object.Object, error)) bo
 	return true
 }
 
-// ask calls the hook of the pass for a state of the parent.
-func (p *Pass) ask(ctx context.Context, parent *object.Object) (*hook.Response, error) {
-	which, asked := hook.Sync, p.Deps.Sync
+// Ask calls the hook of the pass for a state of the parent. Revision tells
+// several states of one parent apart that are asked about in one pass; it is
+// empty for the parent as it is. Ask may be called by several goroutines at once.
+func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) (*hook.Response, error) {
+	which, asked := hook.Sync, p.Hooks.Sync
 	if p.Mode == ModeFinalize {
-		which, asked = hook.Finalize, p.Deps.Finalize
+		which, asked = hook.Finalize, p.Hooks.Finalize
 	}
 	request := &hook.Request{
-		Flavor: p.Flavor, Call: which, Controller: p.Declared, Parent: parent, Children: p.Children, Related: object.NewSet(nil),
+		Flavor: p.Flavor, Call: which, Controller: p.Declared, Parent: parent, Children: p.Children, Related: p.Related,
 	}
 	body, err := asked.Codec.EncodeRequest(request)
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode request to the %s hook: %w", which, err)
 	}
-	answer, err := asked.Caller.Call(ctx, body)
+	answer, err := asked.Caller.Call(ctx, string(parent.UID())+"/"+revision, body)
 	if err != nil {
 		return nil, fmt.Errorf("%s hook at %s %w", which, asked.Caller.URL(), err)
 	}
@@ -188,7 +184,7 @@ func (p *Pass) ask(ctx context.Context, parent *object.Object) (*hook.Response, 
 func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
 	in := plan.Input{
 		Parent:   p.Parent,
-		Kinds:    p.Definition.Children,
+		Kinds:    p.Definition.PlanKinds(),
 		Observed: p.Children,
 		Desired:  p.Response.Children,
 		Selector: p.Selector,

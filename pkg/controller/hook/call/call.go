@@ -31,10 +31,11 @@ type Caller struct {
 	release  func()
 }
 
-// Call posts body, which is JSON, and returns the body of the answer. An error
+// Call posts body, which is JSON, and returns the body of the answer. About says
+// what is asked about. An error
 // is a *StatusError, *BusyError, *TimeoutError, *TooLargeError, *TruncatedError
 // or *NetworkError, or ctx's own.
-func (c *Caller) Call(ctx context.Context, body []byte) ([]byte, error) {
+func (c *Caller) Call(ctx context.Context, about string, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.endpoint.Timeout, errTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint.URL, bytes.NewReader(body))

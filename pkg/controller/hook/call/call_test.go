@@ -60,7 +60,7 @@ func TestResolve(t *testing.T) {
 func newCaller(t *testing.T, pool *call.Pool, address string, timeout time.Duration) *call.Caller {
 	t.Helper()
 	identity := call.Identity{Hook: "sync", ControllerKind: "CompositeController", ControllerName: "things"}
-	caller, err := pool.Caller(identity, &v1alpha1.Webhook{URL: &address, Timeout: &metav1.Duration{Duration: timeout}})
+	caller, err := pool.Caller(identity, &v1alpha1.Webhook{URL: &address, Timeout: &metav1.Duration{Duration: timeout}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestCall(t *testing.T) {
 		t.Run(c.reason, func(t *testing.T) {
 			server := serve(t, c.handler)
 			pool := call.NewPool(prometheus.NewRegistry(), func() time.Time { return now })
-			answer, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), []byte("{}"))
+			answer, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), "", []byte("{}"))
 			if c.want == nil {
 				if err != nil || string(answer) != "ok" {
 					t.Fatalf("%q, %v", answer, err)
@@ -136,7 +136,7 @@ func TestCallSendsThis(t *testing.T) {
 		body <- string(read)
 	})
 	pool := call.NewPool(prometheus.NewRegistry(), time.Now)
-	if _, err := newCaller(t, pool, server.URL+"/sync?a=b", time.Minute).Call(t.Context(), []byte(`{"a":1}`)); err != nil {
+	if _, err := newCaller(t, pool, server.URL+"/sync?a=b", time.Minute).Call(t.Context(), "", []byte(`{"a":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	request := <-got
@@ -152,7 +152,7 @@ func TestCallThatFails(t *testing.T) {
 	pool := call.NewPool(prometheus.NewRegistry(), time.Now)
 	t.Run("slow to answer", func(t *testing.T) {
 		server := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-		_, err := newCaller(t, pool, server.URL, 30*time.Millisecond).Call(t.Context(), nil)
+		_, err := newCaller(t, pool, server.URL, 30*time.Millisecond).Call(t.Context(), "", nil)
 		var timeout *call.TimeoutError
 		if !errors.As(err, &timeout) || timeout.Timeout != 30*time.Millisecond {
 			t.Errorf("%T %v", err, err)
@@ -164,7 +164,7 @@ func TestCallThatFails(t *testing.T) {
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		})
-		_, err := newCaller(t, pool, server.URL, 100*time.Millisecond).Call(t.Context(), nil)
+		_, err := newCaller(t, pool, server.URL, 100*time.Millisecond).Call(t.Context(), "", nil)
 		var timeout *call.TimeoutError
 		if !errors.As(err, &timeout) {
 			t.Errorf("%T %v", err, err)
@@ -175,7 +175,7 @@ func TestCallThatFails(t *testing.T) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "short")
 		})
-		_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), nil)
+		_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), "", nil)
 		var truncated *call.TruncatedError
 		if !errors.As(err, &truncated) || truncated.Read != 5 {
 			t.Errorf("%T %v", err, err)
@@ -194,7 +194,7 @@ func TestCallThatFails(t *testing.T) {
 					}
 				}
 			})
-			_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), nil)
+			_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), "", nil)
 			var tooLarge *call.TooLargeError
 			if !errors.As(err, &tooLarge) {
 				t.Errorf("%T %v", err, err)
@@ -205,7 +205,7 @@ func TestCallThatFails(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
 		address := strings.Replace(server.URL, "http://", "http://user:secret@", 1)
-		_, err := newCaller(t, pool, address, time.Minute).Call(t.Context(), nil)
+		_, err := newCaller(t, pool, address, time.Minute).Call(t.Context(), "", nil)
 		var network *call.NetworkError
 		if !errors.As(err, &network) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%T %v", err, err)
@@ -215,7 +215,7 @@ func TestCallThatFails(t *testing.T) {
 		server := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if _, err := newCaller(t, pool, server.URL, time.Minute).Call(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := newCaller(t, pool, server.URL, time.Minute).Call(ctx, "", nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%T %v", err, err)
 		}
 	})
@@ -234,7 +234,7 @@ func TestExcerptHidesSecrets(t *testing.T) {
 	for _, c := range cases {
 		server := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, c.body, http.StatusInternalServerError) })
 		pool := call.NewPool(prometheus.NewRegistry(), time.Now)
-		_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), nil)
+		_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), "", nil)
 		if err == nil || strings.Contains(err.Error(), c.secret) || !strings.Contains(err.Error(), "[redacted]") {
 			t.Errorf("%q gives %v", c.body, err)
 		}
@@ -243,7 +243,7 @@ func TestExcerptHidesSecrets(t *testing.T) {
 		http.Error(w, strings.Repeat("ü", 5000), http.StatusInternalServerError)
 	})
 	pool := call.NewPool(prometheus.NewRegistry(), time.Now)
-	_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), nil)
+	_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), "", nil)
 	if len(err.Error()) > 300 || !strings.HasSuffix(err.Error(), "ü …") {
 		t.Errorf("long body gives %q", err)
 	}
@@ -255,7 +255,7 @@ func TestMetricsComeAndGo(t *testing.T) {
 	pool := call.NewPool(registry, time.Now)
 	address := strings.Replace(server.URL, "http://", "http://user:secret@", 1) + "/x?token=1"
 	caller := func(kind string) *call.Caller {
-		made, err := pool.Caller(call.Identity{Hook: "sync", ControllerKind: kind, ControllerName: "a"}, &v1alpha1.Webhook{URL: &address})
+		made, err := pool.Caller(call.Identity{Hook: "sync", ControllerKind: kind, ControllerName: "a"}, &v1alpha1.Webhook{URL: &address}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +263,7 @@ func TestMetricsComeAndGo(t *testing.T) {
 	}
 	old, replacement, twin := caller("CompositeController"), caller("CompositeController"), caller("DecoratorController")
 	for _, one := range []*call.Caller{old, replacement, twin} {
-		if _, err := one.Call(t.Context(), nil); err != nil {
+		if _, err := one.Call(t.Context(), "", nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -67,7 +67,10 @@ const (
 
 // Caller returns a Caller for a hook. It must be closed. The error says what is
 // wrong with the webhook.
-func (p *Pool) Caller(identity Identity, webhook *v1alpha1.Webhook) (*Caller, error) {
+func (p *Pool) Caller(identity Identity, webhook *v1alpha1.Webhook, endpoints []v1alpha1.EndpointConfig) (*Caller, error) {
+	if err := unsupported(webhook, endpoints); err != nil {
+		return nil, err
+	}
 	endpoint, err := Resolve(webhook)
 	if err != nil {
 		return nil, err
@@ -133,4 +136,28 @@ func newTransport() *http.Transport {
 	transport.TLSHandshakeTimeout = handshakeTimeout
 	transport.MaxResponseHeaderBytes = responseHeaderMax
 	return transport
+}
+
+// unsupported refuses what is not there yet.
+func unsupported(webhook *v1alpha1.Webhook, endpoints []v1alpha1.EndpointConfig) error {
+	field := ""
+	switch {
+	case len(endpoints) > 0:
+		field = "endpointConfigs"
+	case webhook == nil:
+	case webhook.Etag != nil && webhook.Etag.Enabled != nil && *webhook.Etag.Enabled:
+		field = "webhook.etag"
+	case webhook.CABundle != nil:
+		field = "webhook.caBundle"
+	case webhook.ClientTLS != nil:
+		field = "webhook.clientTLS"
+	case webhook.Authorization != nil:
+		field = "webhook.authorization"
+	case webhook.BasicAuth != nil:
+		field = "webhook.basicAuth"
+	}
+	if field == "" {
+		return nil
+	}
+	return fmt.Errorf("asks for %s, which is not supported by this version", field)
 }
