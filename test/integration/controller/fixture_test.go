@@ -52,9 +52,30 @@ type fixture struct {
 	hooks  *kit.HookServer
 	// kubeconfig of the controller's service account.
 	kubeconfig string
+	// leaseName is the lease of this test's controllers.
+	leaseName string
 }
 
+// newFixture is for a test that runs beside others: its controllers hold a lease
+// of their own.
 func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	t.Parallel()
+	f := makeFixture(t)
+	f.leaseName = f.ns
+	return f
+}
+
+// newSingletonFixture is for a test that runs alone, with the one lease.
+func newSingletonFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := makeFixture(t)
+	f.leaseName = singleton.DefaultName
+	f.dropLease()
+	return f
+}
+
+func makeFixture(t *testing.T) *fixture {
 	t.Helper()
 	cp := kit.Shared(t)
 	admin := cp.AdminConfig(0)
@@ -71,7 +92,6 @@ func newFixture(t *testing.T) *fixture {
 	}
 	f := &fixture{t: t, cp: cp, client: c, ns: kit.Namespace(t, admin), hooks: kit.NewHookServer(t)}
 	f.kubeconfig = f.kubeconfigOf(systemNamespace, serviceAccount)
-	f.dropLease()
 	return f
 }
 
@@ -137,6 +157,7 @@ func (f *fixture) arguments(more ...string) []string {
 		"--metrics-address=127.0.0.1:0",
 		"--health-probe-bind-address=127.0.0.1:0",
 		"--target-label-selector=" + testLabel + "=" + f.ns,
+		"--singleton-lease-name=" + f.leaseName,
 		"--zap-log-level=1",
 	}, more...)
 }

@@ -51,7 +51,7 @@ func (f *fixture) waitRenewal() {
 }
 
 func TestSecondInstanceWaits(t *testing.T) {
-	f := newFixture(t)
+	f := newSingletonFixture(t)
 	f.hooks.Handle("/sync", defaultHook())
 	f.composite(nil)
 	first := f.start()
@@ -89,7 +89,7 @@ func TestSecondInstanceWaits(t *testing.T) {
 }
 
 func TestWaitingInstanceStops(t *testing.T) {
-	f := newFixture(t)
+	f := newSingletonFixture(t)
 	f.start()
 	second := f.launch("two")
 	second.WaitLine(soon, "Waiting for the singleton lease")
@@ -104,7 +104,7 @@ func TestWaitingInstanceStops(t *testing.T) {
 func TestTakeOverAfterAKill(t *testing.T) {
 	for _, pod := range []string{"two", "one"} {
 		t.Run(pod, func(t *testing.T) {
-			f := newFixture(t)
+			f := newSingletonFixture(t)
 			first := f.start()
 			// "one" is another process of the same Pod: it, too, waits.
 			second := f.launch(pod)
@@ -128,7 +128,7 @@ func TestTakeOverAfterAKill(t *testing.T) {
 }
 
 func TestStolenLease(t *testing.T) {
-	f := newFixture(t)
+	f := newSingletonFixture(t)
 	f.hooks.Handle("/sync", defaultHook())
 	f.composite(nil)
 	p := f.start()
@@ -148,7 +148,7 @@ func TestStolenLease(t *testing.T) {
 }
 
 func TestDeletedLeaseIsTakenAgain(t *testing.T) {
-	f := newFixture(t)
+	f := newSingletonFixture(t)
 	p := f.start()
 	f.waitRenewal()
 	f.dropLease()
@@ -197,7 +197,7 @@ func (f *fixture) freeze(p *kit.Program) {
 // lasts. Another takes over; the first one, once it goes on, ends without a
 // write.
 func TestFrozenInstanceWritesNothing(t *testing.T) {
-	f := newFixture(t)
+	f := newSingletonFixture(t)
 	release := make(chan struct{})
 	f.hooks.Handle("/sync", kit.Held(release, defaultHook()))
 	f.composite(nil)
@@ -228,7 +228,7 @@ func TestFrozenInstanceWritesNothing(t *testing.T) {
 }
 
 func TestLeaderElectionHoldsItsLeaseToo(t *testing.T) {
-	f := newFixture(t)
+	f := newSingletonFixture(t)
 	p := f.start("--leader-election", "--leader-election-namespace="+systemNamespace)
 	p.WaitLine(soon, fmt.Sprintf(`"lease":"%s/%s"`, singleton.DefaultNamespace, singleton.DefaultName))
 	elected := &coordinationv1.Lease{}
