@@ -2,13 +2,173 @@ package syncer
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 
+	"github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/controller/engine"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/controller/related"
+	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
+// customized is the answer of the customize hook about one state of a parent. The
+// hook reads nothing but that state and the object that declares the controller,
+// which is the same for the life of a Syncer. So the answer holds until the
+// parent changes in any way, be it by the status that a pass wrote.
+type customized struct {
+	// resourceVersion is the state. What is remembered is of one uid.
+	resourceVersion string
+	answer          []v1alpha1.RelatedResourceRule
+	// kinds are what the answer's rules named when rules were made of it.
+	kinds []object.Kind
+	rules *related.Rules
+}
+
 // relate finds the related objects that the hook is to be shown. It reports
 // whether the pass goes on.
-func (p *Pass) relate(context.Context) bool {
+func (p *Pass) relate(ctx context.Context) bool {
 	p.Related = object.NewSet(nil)
+	if p.Hooks.Customize == nil {
+		return true
+	}
+	rules, err := p.customize(ctx)
+	if err != nil {
+		p.fail(err)
+		return false
+	}
+	// First known to those who follow changes, then read: see engine.Related.
+	if err := p.Caches.Related.Set(p.Parent.Key(), rules); err != nil {
+		p.fail(err)
+		return false
+	}
+	found, err := p.Caches.Related.Select(rules)
+	var unreadable *engine.CopyError
+	switch {
+	case errors.Is(err, engine.ErrFilling):
+		p.again = true
+		return false
+	case errors.As(err, &unreadable):
+		p.fail(&object.FieldError{
+			Path:    rules.Users(unreadable.Kind)[0],
+			Problem: fmt.Sprintf("asks for objects that cannot be had: %v; may the controller list and watch them?", err),
+		})
+		return false
+	case err != nil:
+		p.fail(err)
+		return false
+	}
+	p.Related = p.withOwnWrites(found)
 	return true
+}
+
+// customize returns the parent's rules. It calls the hook if its last answer was
+// about another state of the parent.
+func (p *Pass) customize(ctx context.Context) (*related.Rules, error) {
+	known := p.memory.customized
+	if known == nil || known.resourceVersion != p.Parent.ResourceVersion() {
+		answer, err := p.askCustomize(ctx)
+		if err != nil {
+			return nil, err
+		}
+		known = &customized{resourceVersion: p.Parent.ResourceVersion(), answer: answer}
+		p.memory.customized = known
+	}
+	kinds, err := p.lookUp(ctx, known.answer)
+	if err != nil {
+		return nil, p.badRules(err)
+	}
+	if known.rules == nil || !slices.Equal(known.kinds, kinds) {
+		// A kind that was made again may have another scope.
+		known.rules, err = related.Check(known.answer, kinds, p.viewer())
+		if err != nil {
+			return nil, p.badRules(err)
+		}
+		known.kinds = kinds
+	}
+	return known.rules, nil
+}
+
+// askCustomize calls the hook.
+func (p *Pass) askCustomize(ctx context.Context) ([]v1alpha1.RelatedResourceRule, error) {
+	asked := p.Hooks.Customize
+	body, err := asked.Codec.EncodeRequest(&hook.Request{
+		Flavor: p.Flavor, Call: hook.Customize, Controller: p.Declared, Parent: p.Parent,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode request to the %s hook: %w", hook.Customize, err)
+	}
+	answer, err := asked.Caller.Call(ctx, string(p.Parent.UID())+"/", body)
+	if err != nil {
+		return nil, fmt.Errorf("%s hook at %s %w", hook.Customize, asked.Caller.URL(), err)
+	}
+	response, notes, err := asked.Codec.DecodeCustomize(answer)
+	for _, note := range notes {
+		p.Log.V(4).Info("Field in the answer of a hook is not known", logging.KeyHook, hook.Customize.String(),
+			logging.KeyParent, p.Parent.Key().String(), "field", note.Path, "problem", note.Problem)
+	}
+	if err != nil {
+		return nil, p.badRules(err)
+	}
+	return response.Rules, nil
+}
+
+func (p *Pass) badRules(err error) error {
+	return fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", hook.Customize, p.Hooks.Customize.Caller.URL(), err)
+}
+
+// lookUp finds the kinds that the rules name. It costs no call of the API server
+// unless one is not known.
+func (p *Pass) lookUp(ctx context.Context, rules []v1alpha1.RelatedResourceRule) ([]object.Kind, error) {
+	kinds := make([]object.Kind, 0, len(rules))
+	var problems []error
+	for i := range rules {
+		kind, err := p.Caches.Related.Kind(ctx, p.Parent.Key(), rules[i].APIVersion, rules[i].Resource)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", related.PathOf(i), err))
+		}
+		kinds = append(kinds, kind)
+	}
+	return kinds, errors.Join(problems...)
+}
+
+// viewer is what the rules of the parent may ask for. Which objects a request
+// shows follows from the version of the hook that it goes to; where all of them
+// are v1, no other object needs to be looked for.
+func (p *Pass) viewer() related.Viewer {
+	confined := true
+	for _, shown := range []*Hook{p.Hooks.Sync, p.Hooks.Finalize} {
+		if shown != nil && shown.Codec.Version == v1alpha1.HookVersionV2 {
+			confined = false
+		}
+	}
+	return related.Viewer{Namespace: p.Parent.Namespace(), Version: p.Hooks.Customize.Codec.Version, Confined: confined}
+}
+
+// withOwnWrites puts what this pass has written in the place of what the copies
+// have of it: the parent, when it got its finalizer, and children that it took.
+func (p *Pass) withOwnWrites(found *object.Set) *object.Set {
+	parent := p.Parent.Key().GroupKind()
+	groups := slices.Clone(found.Groups())
+	for i := range groups {
+		group := &groups[i]
+		kind := group.Kind.GroupKind()
+		if _, ours := p.Children.Group(kind); !ours && kind != parent {
+			continue
+		}
+		objects := slices.Clone(group.Objects)
+		for j, o := range objects {
+			written := p.Children.Get(o.Key())
+			if o.Key() == p.Parent.Key() {
+				written = p.Parent
+			}
+			if written != nil && written.APIVersion() == o.APIVersion() && written.UID() == o.UID() {
+				objects[j] = written
+			}
+		}
+		group.Objects = objects
+	}
+	return object.SetOf(groups...)
 }
