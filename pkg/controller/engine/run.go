@@ -48,7 +48,7 @@ type run struct {
 	queue      priorityqueue.PriorityQueue[object.Key]
 	busy       workqueue.TypedRateLimiter[object.Key]
 	cancel     context.CancelFunc
-	done     chan struct{}
+	done       chan struct{}
 }
 
 // prepared is a controller that only has to be started.

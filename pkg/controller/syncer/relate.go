@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
@@ -14,13 +15,19 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
+// customizeAge is how long an answer of the customize hook is used at most: the
+// hook itself may be another one by then.
+const customizeAge = 20 * time.Minute
+
 // customized is the answer of the customize hook about one state of a parent. The
-// hook reads nothing but that state and the object that declares the controller,
-// which is the same for the life of a Syncer. So the answer holds until the
-// parent changes in any way, be it by the status that a pass wrote.
+// hook is shown nothing but that state and the object that declares the
+// controller, which is the same for the life of a Syncer. So the answer holds
+// until the parent changes in any way, be it by the status that a pass wrote. An
+// answer that was of no use is not remembered.
 type customized struct {
 	// resourceVersion is the state. What is remembered is of one uid.
 	resourceVersion string
+	at              time.Time
 	answer          []v1alpha1.RelatedResourceRule
 	// kinds are what the answer's rules named when rules were made of it.
 	kinds []object.Kind
@@ -35,45 +42,49 @@ func (p *Pass) relate(ctx context.Context) bool {
 		return true
 	}
 	rules, err := p.customize(ctx)
-	if err != nil {
-		p.fail(err)
-		return false
+	if err == nil {
+		p.Related, err = p.selectRelated(rules)
 	}
-	// First known to those who follow changes, then read: see engine.Related.
-	if err := p.Caches.Related.Set(p.Parent.Key(), rules); err != nil {
-		p.fail(err)
-		return false
-	}
-	found, err := p.Caches.Related.Select(rules)
-	var unreadable *engine.CopyError
 	switch {
 	case errors.Is(err, engine.ErrFilling):
 		p.again = true
-		return false
-	case errors.As(err, &unreadable):
-		p.fail(&object.FieldError{
+	case err != nil:
+		p.memory.customized = nil
+		p.fail(err)
+	}
+	return err == nil
+}
+
+// selectRelated reads the objects that the rules select.
+func (p *Pass) selectRelated(rules *related.Rules) (*object.Set, error) {
+	// First known to those who follow changes, then read: see engine.Related.
+	if err := p.Caches.Related.Set(p.Parent.Key(), rules); err != nil {
+		return nil, err
+	}
+	found, err := p.Caches.Related.Select(rules)
+	var unreadable *engine.CopyError
+	if errors.As(err, &unreadable) && !errors.Is(err, engine.ErrFilling) {
+		return nil, p.badRules(&object.FieldError{
 			Path:    rules.Users(unreadable.Kind)[0],
 			Problem: fmt.Sprintf("asks for objects that cannot be had: %v; may the controller list and watch them?", err),
 		})
-		return false
-	case err != nil:
-		p.fail(err)
-		return false
 	}
-	p.Related = p.withOwnWrites(found)
-	return true
+	if err != nil {
+		return nil, err
+	}
+	return p.withOwnWrites(found), nil
 }
 
 // customize returns the parent's rules. It calls the hook if its last answer was
 // about another state of the parent.
 func (p *Pass) customize(ctx context.Context) (*related.Rules, error) {
 	known := p.memory.customized
-	if known == nil || known.resourceVersion != p.Parent.ResourceVersion() {
+	if known == nil || known.resourceVersion != p.Parent.ResourceVersion() || p.Clock.Since(known.at) > customizeAge {
 		answer, err := p.askCustomize(ctx)
 		if err != nil {
 			return nil, err
 		}
-		known = &customized{resourceVersion: p.Parent.ResourceVersion(), answer: answer}
+		known = &customized{resourceVersion: p.Parent.ResourceVersion(), at: p.Clock.Now(), answer: answer}
 		p.memory.customized = known
 	}
 	kinds, err := p.lookUp(ctx, known.answer)
@@ -147,8 +158,9 @@ func (p *Pass) viewer() related.Viewer {
 	return related.Viewer{Namespace: p.Parent.Namespace(), Version: p.Hooks.Customize.Codec.Version, Confined: confined}
 }
 
-// withOwnWrites puts what this pass has written in the place of what the copies
-// have of it: the parent, when it got its finalizer, and children that it took.
+// withOwnWrites puts what this pass knows in the place of what the copies have:
+// the parent, which may have got its finalizer just now, and children, some of
+// which it may have taken. One request shows one object in one state.
 func (p *Pass) withOwnWrites(found *object.Set) *object.Set {
 	parent := p.Parent.Key().GroupKind()
 	groups := slices.Clone(found.Groups())
