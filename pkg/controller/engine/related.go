@@ -100,11 +100,14 @@ func NewRelated(open func(object.Kind) Cache, lookup Lookup, clock clock.Clock) 
 // parent is synced once that may have changed.
 func (r *Related) Kind(ctx context.Context, parent object.Key, apiVersion, resource string) (object.Kind, error) {
 	kind, _, err := r.lookup(ctx, apiVersion, resource)
-	if err != nil {
-		r.mu.Lock()
-		r.waiting[parent] = struct{}{}
-		r.mu.Unlock()
+	if err == nil {
+		return kind, nil
 	}
+	r.mu.Lock()
+	r.waiting[parent] = struct{}{}
+	r.mu.Unlock()
+	// It may have come just before anybody knew that this parent waits for it.
+	kind, _, err = r.lookup(ctx, apiVersion, resource)
 	return kind, err
 }
 
@@ -295,10 +298,7 @@ func (r *Related) run(ctx context.Context, add func(...object.Key)) {
 func (r *Related) look(ctx context.Context, add func(...object.Key)) {
 	r.pendingMu.Lock()
 	pending, recheck := r.pending, r.recheck
-	r.recheck = false
-	if len(pending) > 0 {
-		r.pending = map[object.Key]*pendingChange{}
-	}
+	r.pending, r.recheck = map[object.Key]*pendingChange{}, false
 	r.pendingMu.Unlock()
 	for key, change := range pending {
 		if found := r.affected(key, change); len(found) > 0 {

@@ -162,25 +162,27 @@ func (p *Pass) viewer() related.Viewer {
 // the parent, which may have got its finalizer just now, and children, some of
 // which it may have taken. One request shows one object in one state.
 func (p *Pass) withOwnWrites(found *object.Set) *object.Set {
-	parent := p.Parent.Key().GroupKind()
-	groups := slices.Clone(found.Groups())
-	for i := range groups {
-		group := &groups[i]
-		kind := group.Kind.GroupKind()
-		if _, ours := p.Children.Group(kind); !ours && kind != parent {
-			continue
-		}
-		objects := slices.Clone(group.Objects)
-		for j, o := range objects {
-			written := p.Children.Get(o.Key())
+	var groups []object.Group
+	for i, group := range found.Groups() {
+		for j, o := range group.Objects {
+			known := p.Children.Get(o.Key())
 			if o.Key() == p.Parent.Key() {
-				written = p.Parent
+				known = p.Parent
 			}
-			if written != nil && written.APIVersion() == o.APIVersion() && written.UID() == o.UID() {
-				objects[j] = written
+			if known == nil || known == o || known.APIVersion() != o.APIVersion() || known.UID() != o.UID() {
+				continue
 			}
+			if groups == nil {
+				groups = slices.Clone(found.Groups())
+			}
+			if &groups[i].Objects[0] == &group.Objects[0] {
+				groups[i].Objects = slices.Clone(group.Objects)
+			}
+			groups[i].Objects[j] = known
 		}
-		group.Objects = objects
+	}
+	if groups == nil {
+		return found
 	}
 	return object.SetOf(groups...)
 }

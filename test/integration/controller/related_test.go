@@ -454,6 +454,16 @@ func TestCustomizeIsAskedOnlyWhenSomethingChanged(t *testing.T) {
 		return map[string]any{"status": map[string]any{"note": r.Parent.Spec.Note}, "children": []any{}}, nil
 	}))
 	f.patch(parent, `{"spec":{"note":"x"}}`)
+	kit.Eventually(t, soon, func() error {
+		now := parent.DeepCopy()
+		if err := f.client.Get(t.Context(), client.ObjectKeyFromObject(parent), now); err != nil {
+			return err
+		}
+		if note, _, _ := unstructured.NestedString(now.Object, "status", "note"); note != "x" {
+			return fmt.Errorf("status is %v", now.Object["status"])
+		}
+		return nil
+	})
 	customize, sync := f.quiet(parent)
 	for i := range 3 {
 		f.patch(object, `{"spec":{"value":"`+strconv.Itoa(i+1)+`"}}`)
@@ -648,6 +658,12 @@ spec:
 	// Made again, with another scope.
 	remove(namespaced)
 	crd("Cluster")
+	// The client of the fixture remembers the old scope.
+	fresh, err := client.New(f.cp.AdminConfig(0), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.client = fresh
 	f.made("Late", "", "b", "2", nil)
 	f.shown(parent, map[string][]string{lateKey: {"b=2"}})
 }
