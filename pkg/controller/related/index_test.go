@@ -331,3 +331,32 @@ func TestTwoVersionsOfAKind(t *testing.T) {
 		t.Errorf("affected are %v", got)
 	}
 }
+
+// An event costs the same however many parents it does not concern.
+func BenchmarkAffected(b *testing.B) {
+	for _, parents := range []int{300, 30000} {
+		b.Run(fmt.Sprint(parents), func(b *testing.B) {
+			index := NewIndex()
+			for i := range parents {
+				of := fmt.Sprintf("n%d", i)
+				answer := decoded(b, fmt.Sprintf(`[{"apiVersion":"v1","resource":"configmaps","names":["o"]},{"apiVersion":"v1","resource":"configmaps","labelSelector":{"matchLabels":{"of":%q}}}]`, of))
+				rules, err := Check(answer, kindsOf(answer), Viewer{Namespace: of, Version: v1alpha1.HookVersionV1, Confined: i%2 == 0})
+				if err != nil {
+					b.Fatal(err)
+				}
+				// Unconfined rules about one name concern whoever has it.
+				if i%2 > 0 {
+					rules = newRules(rules.list[1:])
+				}
+				index.Set(object.Key{Kind: "Thing", Namespace: of, Name: "p"}, rules)
+			}
+			states := []State{{Namespace: "n8", Name: "o", Labels: labels.Set{"of": "n7"}}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if got := index.Affected(configMap.GroupKind(), states, nil); len(got) != 2 {
+					b.Fatalf("affected are %v", got)
+				}
+			}
+		})
+	}
+}
