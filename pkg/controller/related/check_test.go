@@ -1,11 +1,13 @@
 package related
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -169,5 +171,44 @@ func FuzzCheck(f *testing.F) {
 		rules.Select(func(object.Kind) Reader { return readers{} })
 		index.Set(parent, nil)
 		mustBeEmpty(t, index)
+	})
+}
+
+// FuzzSelector: a selector is refused with the place of the mistake, or it means
+// something; what an index takes from it never hides a match.
+func FuzzSelector(f *testing.F) {
+	for _, seed := range []string{
+		`null`, `{}`, `{"matchLabels":{"a":"x"}}`, `{"matchLabels":{"a":""}}`, `{"matchLabels":{"a":"x y"}}`,
+		`{"matchExpressions":[{"key":"a","operator":"In","values":["x","y","x"]}]}`,
+		`{"matchExpressions":[{"key":"a","operator":"In","values":[]}]}`,
+		`{"matchExpressions":[{"key":"a","operator":"NotIn","values":["x"]},{"key":"b","operator":"Exists"}]}`,
+		`{"matchExpressions":[{"key":"a/b/c","operator":"DoesNotExist","values":["x"]}]}`,
+		`{"matchExpressions":[{"key":"a","operator":"like"}],"matchLabels":{"a":"x"}}`,
+	} {
+		f.Add(seed, "a", "x")
+		f.Add(seed, "b", "")
+	}
+	f.Fuzz(func(t *testing.T, text, label, value string) {
+		var declared metav1.LabelSelector
+		if json.Unmarshal([]byte(text), &declared) != nil {
+			return
+		}
+		selector, problems := selectorOf("at", &declared)
+		if (selector == nil) != (len(problems) > 0) {
+			t.Fatalf("selector is %v with problems %v", selector, problems)
+		}
+		for _, problem := range problems {
+			if !strings.HasPrefix(problem.Path, "at") || problem.Problem == "" {
+				t.Fatalf("problem is %v", problem)
+			}
+		}
+		if selector == nil {
+			return
+		}
+		set := labels.Set{label: value}
+		key, values := object.RequiredLabel(selector)
+		if has := set[key]; selector.Matches(set) && len(values) > 0 && (!set.Has(key) || !slices.Contains(values, has)) {
+			t.Fatalf("%s matches %v and is said to need %s of %q", selector, set, key, values)
+		}
 	})
 }
