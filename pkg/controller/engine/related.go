@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -54,6 +55,8 @@ type Related struct {
 	held map[object.Kind]*heldCopy
 	// waiting are parents that name a kind that is not there. Guarded by mu.
 	waiting map[object.Key]struct{}
+	// filled are parents that wanted a copy that is full now. Guarded by mu.
+	filled map[object.Key]struct{}
 	// closed says that no copy is opened any more. Guarded by mu.
 	closed bool
 
@@ -71,6 +74,10 @@ type Related struct {
 // heldCopy is one copy.
 type heldCopy struct {
 	Cache
+	// stop ends the goroutine that waits until it is full.
+	stop func()
+	// wanted are parents that found it not full. Guarded by mu of Related.
+	wanted map[object.Key]struct{}
 	// idleSince is when the last rule about it went; zero while there is one.
 	idleSince time.Time
 }
@@ -91,6 +98,7 @@ func NewRelated(open func(object.Kind) Cache, lookup Lookup, clock clock.Clock) 
 		index:   related.NewIndex(),
 		held:    map[object.Kind]*heldCopy{},
 		waiting: map[object.Key]struct{}{},
+		filled:  map[object.Key]struct{}{},
 		pending: map[object.Key]*pendingChange{},
 		wake:    make(chan struct{}, 1),
 	}
@@ -134,6 +142,9 @@ func (r *Related) Forget(parent object.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.waiting, parent)
+	for _, held := range r.held {
+		delete(held.wanted, parent)
+	}
 	r.replace(parent, nil)
 }
 
@@ -169,8 +180,37 @@ func (r *Related) hold(kind object.Kind) error {
 		cache.Release()
 		return fmt.Errorf("cannot watch %q of %q: %w", kind.Resource, kind.APIVersion(), err)
 	}
-	r.held[kind] = &heldCopy{Cache: cache}
+	held := &heldCopy{Cache: cache, wanted: map[object.Key]struct{}{}}
+	r.held[kind] = held
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	held.stop = func() { cancel(); <-done }
+	go func() {
+		defer close(done)
+		if cache.WaitForSync(ctx) == nil {
+			r.full(held)
+		}
+	}()
 	return nil
+}
+
+// full brings the parents that wanted a copy to the worker: what they have waited
+// for may be there long before the back-off lets them try again.
+func (r *Related) full(held *heldCopy) {
+	r.mu.Lock()
+	for parent := range held.wanted {
+		r.filled[parent] = struct{}{}
+	}
+	clear(held.wanted)
+	r.mu.Unlock()
+	r.signal()
+}
+
+// release ends a copy that is not held any more. It waits for handlers, so not
+// under mu.
+func (h *heldCopy) release() {
+	h.stop()
+	h.Release()
 }
 
 // CopyError says that the objects of a kind cannot be had.
@@ -186,36 +226,51 @@ func (e *CopyError) Error() string {
 
 func (e *CopyError) Unwrap() error { return e.Err }
 
-// Select reads the objects that rules, which were Set, select. The error is a
-// *CopyError; of several kinds that cannot be read one that has a reason is said.
-func (r *Related) Select(rules *related.Rules) (*object.Set, error) {
-	copies := make(map[object.Kind]Cache, len(rules.Uses()))
+// Select reads the objects that rules, which were Set for the parent, select. The
+// error is a *CopyError; of several kinds that cannot be read one that has a
+// reason is said. The parent is synced once they can.
+func (r *Related) Select(parent object.Key, rules *related.Rules) (*object.Set, error) {
+	copies := make(map[object.Kind]*heldCopy, len(rules.Uses()))
 	r.mu.Lock()
 	for _, kind := range rules.Uses() {
 		if held := r.held[kind]; held != nil {
-			copies[kind] = held.Cache
+			copies[kind] = held
 		}
 	}
 	r.mu.Unlock()
-	var filling error
+	var unreadable *CopyError
 	for _, kind := range rules.Uses() {
-		if copies[kind] == nil {
-			// The kind went just now; the next pass sees that.
-			filling = &CopyError{Kind: kind, Err: ErrFilling}
-			continue
-		}
-		switch full, err := copies[kind].State(); {
-		case full:
-		case err != nil:
-			return nil, &CopyError{Kind: kind, Err: err}
-		default:
-			filling = &CopyError{Kind: kind, Err: ErrFilling}
+		if err := r.readable(parent, copies[kind]); err != nil && (unreadable == nil || errors.Is(unreadable, ErrFilling)) {
+			unreadable = &CopyError{Kind: kind, Err: err}
 		}
 	}
-	if filling != nil {
-		return nil, filling
+	if unreadable != nil {
+		return nil, unreadable
 	}
 	return rules.Select(func(kind object.Kind) related.Reader { return copies[kind] }), nil
+}
+
+// readable is nil if a copy is full.
+func (r *Related) readable(parent object.Key, held *heldCopy) error {
+	if held == nil {
+		// Its kind went just now; the next pass sees that.
+		return ErrFilling
+	}
+	if full, _ := held.State(); full {
+		return nil
+	}
+	r.mu.Lock()
+	held.wanted[parent] = struct{}{}
+	r.mu.Unlock()
+	// It may have become full before anybody knew that this parent wants it.
+	switch full, err := held.State(); {
+	case full:
+		return nil
+	case err != nil:
+		return err
+	default:
+		return ErrFilling
+	}
 }
 
 // changed is the handler of all copies. It runs in an informer's goroutine, so it
@@ -300,6 +355,13 @@ func (r *Related) look(ctx context.Context, add func(...object.Key)) {
 	pending, recheck := r.pending, r.recheck
 	r.pending, r.recheck = map[object.Key]*pendingChange{}, false
 	r.pendingMu.Unlock()
+	r.mu.Lock()
+	filled := slices.Collect(maps.Keys(r.filled))
+	clear(r.filled)
+	r.mu.Unlock()
+	if len(filled) > 0 {
+		add(filled...)
+	}
 	for key, change := range pending {
 		if found := r.affected(key, change); len(found) > 0 {
 			add(found...)
@@ -364,7 +426,7 @@ func (r *Related) lookAgain(ctx context.Context) []object.Key {
 		delete(r.held, kind)
 		r.mu.Unlock()
 		if gone != nil {
-			gone.Release()
+			gone.release()
 		}
 	}
 	return found
@@ -391,8 +453,7 @@ func (r *Related) sweep() time.Duration {
 	}
 	r.mu.Unlock()
 	for _, held := range done {
-		// It waits for handlers, so not under mu.
-		held.Release()
+		held.release()
 	}
 	return next
 }
@@ -408,6 +469,6 @@ func (r *Related) Close() {
 	r.held, r.closed = map[object.Kind]*heldCopy{}, true
 	r.mu.Unlock()
 	for _, one := range held {
-		one.Release()
+		one.release()
 	}
 }

@@ -24,6 +24,7 @@ import (
 // copyOf is a Cache that a test fills.
 type copyOf struct {
 	kind object.Kind
+	full chan struct{} // closed by fill
 
 	mu       sync.Mutex // guards all below
 	objects  map[object.Key]*object.Object
@@ -34,7 +35,26 @@ type copyOf struct {
 	released int
 }
 
-func (c *copyOf) WaitForSync(context.Context) error                { return nil }
+// WaitForSync waits for fill.
+func (c *copyOf) WaitForSync(ctx context.Context) error {
+	if full, _ := c.State(); full {
+		return nil
+	}
+	select {
+	case <-c.full:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *copyOf) fill() {
+	c.mu.Lock()
+	c.filling, c.failure = false, nil
+	c.mu.Unlock()
+	close(c.full)
+}
+
 func (c *copyOf) ByUID(types.UID) *object.Object                   { return nil }
 func (c *copyOf) ByOwner(types.UID) []*object.Object               { return nil }
 func (c *copyOf) Seen(string) bool                                 { return true }
@@ -126,7 +146,7 @@ func newCluster(kinds ...object.Kind) *cluster {
 	c := &cluster{kinds: map[string]object.Kind{}, copies: map[object.Kind]*copyOf{}}
 	for _, kind := range kinds {
 		c.kinds[kind.Resource] = kind
-		c.copies[kind] = &copyOf{kind: kind, objects: map[object.Key]*object.Object{}}
+		c.copies[kind] = &copyOf{kind: kind, full: make(chan struct{}), objects: map[object.Key]*object.Object{}}
 	}
 	return c
 }
@@ -322,7 +342,7 @@ func TestRelatedNamespaces(t *testing.T) {
 		f.expect(t, "namespace does not match")
 		namespaces.put(t, "", "ns", "x")
 		f.expect(t, "namespace matches now", "p")
-		if found, err := f.Related.Select(rules); err != nil || found.Len() != 1 {
+		if found, err := f.Related.Select(key("p"), rules); err != nil || found.Len() != 1 {
 			t.Errorf("selected are %v, %v", found, err)
 		}
 		maps.put(t, "ns", "a", "other")
@@ -381,16 +401,24 @@ func TestRelatedCopiesThatCannotBeRead(t *testing.T) {
 		f := follow(t, c)
 		defer f.stop()
 		rules := checked(t, "x")
-		f.set(t, "p", rules)
 		c.copies[config].filling = true
-		if _, err := f.Related.Select(rules); !errors.Is(err, ErrFilling) {
+		f.set(t, "p", rules)
+		if _, err := f.Related.Select(key("p"), rules); !errors.Is(err, ErrFilling) {
 			t.Errorf("error of a copy that fills is %v", err)
 		}
 		c.copies[config].failure = errors.New("forbidden")
 		var unreadable *CopyError
-		if _, err := f.Related.Select(rules); !errors.As(err, &unreadable) || errors.Is(err, ErrFilling) || unreadable.Kind != config {
+		if _, err := f.Related.Select(key("p"), rules); !errors.As(err, &unreadable) || errors.Is(err, ErrFilling) || unreadable.Kind != config {
 			t.Errorf("error of a copy that fails is %v", err)
 		}
+		// The parent is synced as soon as it can be, and once.
+		f.expect(t, "not full")
+		c.copies[config].fill()
+		f.expect(t, "full", "p")
+		if _, err := f.Related.Select(key("p"), rules); err != nil {
+			t.Error(err)
+		}
+		f.expect(t, "nothing more")
 	})
 }
 
@@ -421,7 +449,7 @@ func TestRelatedKindsComeAndGo(t *testing.T) {
 		if c.copies[config].released != 1 {
 			t.Error("the copy of the old one is kept")
 		}
-		if _, err := f.Related.Select(checked(t, "x")); !errors.Is(err, ErrFilling) {
+		if _, err := f.Related.Select(key("p"), checked(t, "x")); !errors.Is(err, ErrFilling) {
 			t.Errorf("error of a copy that was given up is %v", err)
 		}
 		var none *Related
@@ -457,7 +485,7 @@ func TestRelatedLosesNoEvent(t *testing.T) {
 			if err := r.Set(parent, rules); err != nil {
 				t.Error(err)
 			}
-			found, err := r.Select(rules)
+			found, err := r.Select(parent, rules)
 			if err != nil {
 				t.Error(err)
 			}

@@ -61,7 +61,7 @@ func (p *Pass) selectRelated(rules *related.Rules) (*object.Set, error) {
 	if err := p.Caches.Related.Set(p.Parent.Key(), rules); err != nil {
 		return nil, err
 	}
-	found, err := p.Caches.Related.Select(rules)
+	found, err := p.Caches.Related.Select(p.Parent.Key(), rules)
 	var unreadable *engine.CopyError
 	if errors.As(err, &unreadable) && !errors.Is(err, engine.ErrFilling) {
 		return nil, p.badRules(&object.FieldError{

@@ -51,6 +51,7 @@ type copied struct {
 
 func (c *copied) State() (bool, error)                                { return !c.filling && c.failure == nil, c.failure }
 func (c *copied) Handle(func(_, _ *object.Object, _ bool)) error      { return nil }
+func (c *copied) WaitForSync(context.Context) error                   { return nil }
 func (c *copied) Release()                                            {}
 func (c *copied) Get(string, string) *object.Object                   { return nil }
 func (c *copied) Named(name string) []*object.Object                  { return c.Select("", labels.Everything()) }
