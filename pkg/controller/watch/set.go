@@ -36,6 +36,10 @@ type Options struct {
 	LabelSelector string
 	// MetadataOnly leaves out everything but metadata.
 	MetadataOnly bool
+	// Namespace and Name leave out all objects but one, or with an empty Name all
+	// those of other namespaces. Who may list and watch the one object, by
+	// resourceNames in a Role, may have this copy.
+	Namespace, Name string
 }
 
 type informer struct {
@@ -47,6 +51,9 @@ type informer struct {
 	done   chan struct{}
 	// users is how many Caches hold it. Guarded by set.mu.
 	users int
+
+	// failed is closed at the first failure.
+	failed chan struct{}
 
 	mu sync.Mutex
 	// failure is the last error of the list or watch. Guarded by mu.
@@ -75,12 +82,15 @@ func (s *Set) Acquire(kind object.Kind, options Options) *Cache {
 
 func (s *Set) start(key key) *informer {
 	ctx, stop := context.WithCancel(context.Background())
-	started := &informer{set: s, key: key, kind: key.kind, stop: stop, done: make(chan struct{})}
+	started := &informer{set: s, key: key, kind: key.kind, stop: stop, done: make(chan struct{}), failed: make(chan struct{})}
 	description := key.kind.GroupVersionResource().String()
 	started.shared = cache.NewSharedIndexInformerWithOptions(
 		&source{client: s.client, kind: key.kind, options: key.Options}, nil,
 		cache.SharedIndexInformerOptions{Indexers: indexers, ObjectDescription: description})
 	log := s.log.WithValues(logging.KeyResource, description)
+	if key.Name != "" {
+		log = log.WithValues(logging.KeyNamespace, key.Namespace, logging.KeyName, key.Name)
+	}
 	// An informer that was not started takes both.
 	_ = started.shared.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
@@ -101,6 +111,9 @@ func (s *Set) start(key key) *informer {
 func (i *informer) setError(err error) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.failure == nil {
+		close(i.failed)
+	}
 	repeated := i.failure != nil && i.failure.Error() == err.Error()
 	i.failure = err
 	return repeated
