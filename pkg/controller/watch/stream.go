@@ -57,7 +57,12 @@ func (s *source) request(options metav1.ListOptions) *rest.Request {
 
 // ListWithContext is used with API servers that cannot stream a list.
 func (s *source) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	raw, err := s.request(options).Do(ctx).Raw()
+	result := s.request(options).Do(ctx)
+	// Raw alone knows nothing of what the API server says about an error.
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	raw, err := result.Raw()
 	if err != nil {
 		return nil, err
 	}
