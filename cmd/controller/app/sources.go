@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -14,10 +12,6 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/controller/watch"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
-
-// sourceWait is how long a call waits for the first look at a Secret or a
-// ConfigMap.
-const sourceWait = 5 * time.Second
 
 // Kinds that hold the credentials of hooks.
 var sourceKinds = map[string]object.Kind{
@@ -49,12 +43,7 @@ type source struct {
 }
 
 func (s *source) Read(ctx context.Context) (*call.Content, error) {
-	wait, cancel := context.WithTimeout(ctx, sourceWait)
-	defer cancel()
-	if err := s.cache.WaitForSyncOrFailure(wait); err != nil {
-		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-			return nil, fmt.Errorf("the API server did not answer within %s", sourceWait)
-		}
+	if err := s.cache.WaitForSyncOrFailure(ctx); err != nil {
 		return nil, err
 	}
 	found := s.cache.Get(s.reference.Namespace, s.reference.Name)

@@ -142,6 +142,16 @@ func TestRotationOfAToken(t *testing.T) {
 	if gone := <-closed; gone != first {
 		t.Errorf("%s was closed, not %s", gone, first)
 	}
+	// So are those of a token that is gone.
+	_, second := ask(caller)
+	sources.put(call.KindSecret, "auth", nil)
+	for _, one := range []*call.Caller{caller, twin} {
+		_, err := one.Call(t.Context(), "", nil)
+		credentialError(t, err)
+	}
+	if gone := <-closed; gone != second {
+		t.Errorf("%s was closed, not %s", gone, second)
+	}
 }
 
 // A Caller follows what it needs from its first call to its end, and no longer.

@@ -120,35 +120,44 @@ func FuzzAuthorization(f *testing.F) {
 	for _, seed := range []string{"token", " a b\n", "a\r\nX: y", "ü", "\xff", ""} {
 		f.Add(seed, seed)
 	}
+	f.Fuzz(func(t *testing.T, first, second string) { checkHeader(t, first, second) })
+}
+
+// TestAnyAuthorization is FuzzAuthorization with texts that are nearly right.
+func TestAnyAuthorization(t *testing.T) {
+	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[ \t\r\n]*[a-z:\x00-\x20\x7f\x80ü]{0,4}[ \r\n]*`),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), func(raw []byte) string { return string(raw) }))
+	rapid.Check(t, func(rt *rapid.T) { checkHeader(rt, text.Draw(rt, "first"), text.Draw(rt, "second")) })
+}
+
+func checkHeader(t interface{ Fatalf(string, ...any) }, first, second string) {
 	ref := Reference{Kind: KindSecret, Namespace: "ns", Name: "auth"}
-	f.Fuzz(func(t *testing.T, first, second string) {
-		contents := map[Reference]*Content{ref: {Data: map[string][]byte{"username": []byte(first), "password": []byte(second), "token": []byte(first)}}}
-		for _, config := range []v1alpha1.ConnectionConfig{
-			{Authorization: &v1alpha1.Authorization{SecretRef: v1alpha1.SecretKeyReference{Namespace: "ns", Name: "auth", Key: "token"}}},
-			{BasicAuth: &v1alpha1.BasicAuth{SecretRef: v1alpha1.SecretReference{Namespace: "ns", Name: "auth"}}},
-		} {
-			checked, err := checkConnection("webhook", config)
-			if err != nil {
-				t.Fatal(err)
+	contents := map[Reference]*Content{ref: {Data: map[string][]byte{"username": []byte(first), "password": []byte(second), "token": []byte(first)}}}
+	for _, config := range []v1alpha1.ConnectionConfig{
+		{Authorization: &v1alpha1.Authorization{SecretRef: v1alpha1.SecretKeyReference{Namespace: "ns", Name: "auth", Key: "token"}}},
+		{BasicAuth: &v1alpha1.BasicAuth{SecretRef: v1alpha1.SecretReference{Namespace: "ns", Name: "auth"}}},
+	} {
+		checked, err := checkConnection(pathWebhook, config)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		made, err := checked.credentials(contents)
+		if err != nil {
+			if len(first) > 12 && strings.Contains(err.Error(), first) {
+				t.Fatalf("%q is in %v", first, err)
 			}
-			made, err := checked.credentials(contents)
-			if err != nil {
-				if len(first) > 12 && strings.Contains(err.Error(), first) {
-					t.Fatalf("%q is in %v", first, err)
-				}
-				continue
-			}
-			for _, r := range []byte(made.authorization) {
-				if r < ' ' || r > '~' {
-					t.Fatalf("%q becomes %q", first, made.authorization)
-				}
-			}
-			request := &http.Request{Header: http.Header{"Authorization": {made.authorization}}}
-			if user, password, ok := request.BasicAuth(); config.BasicAuth != nil && (!ok || user != strings.TrimSpace(first) || password != strings.TrimSpace(second)) {
-				t.Fatalf("%q and %q become %q and %q", first, second, user, password)
+			continue
+		}
+		for _, r := range []byte(made.authorization) {
+			if r < ' ' || r > '~' {
+				t.Fatalf("%q becomes %q", first, made.authorization)
 			}
 		}
-	})
+		request := &http.Request{Header: http.Header{headerAuthorization: {made.authorization}}}
+		if user, password, ok := request.BasicAuth(); config.BasicAuth != nil && (!ok || user != strings.TrimSpace(first) || password != strings.TrimSpace(second)) {
+			t.Fatalf("%q and %q become %q and %q", first, second, user, password)
+		}
+	}
 }
 
 // Equal credentials share connections, others never do.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 )
 
 // line is a way to the hook with the credentials of one moment. It lives from
@@ -21,6 +22,10 @@ type line struct {
 	client      *http.Client
 }
 
+// sourceWait is how long a call waits until the Secrets and ConfigMaps that it
+// needs are known; that is before the hook's own timeout begins.
+const sourceWait = 5 * time.Second
+
 // errClosed is the error of a call after Close.
 var errClosed = errors.New("cannot be called: it is closed")
 
@@ -35,6 +40,7 @@ func (c *Caller) connect(ctx context.Context) (now *line, done func(), err error
 	if now == nil && err == nil {
 		var fresh *credentials
 		if fresh, err = c.connection.credentials(c.byReference(contents)); err != nil {
+			c.hangUp()
 			return nil, nil, err
 		}
 		now, err = c.hold(contents, fresh)
@@ -45,28 +51,44 @@ func (c *Caller) connect(ctx context.Context) (now *line, done func(), err error
 	return now, func() { c.pool.releaseTransport(now.key) }, nil
 }
 
+// hangUp ends the line, for its credentials are no longer there.
+func (c *Caller) hangUp() {
+	c.mu.Lock()
+	old := c.line
+	c.line = nil
+	c.mu.Unlock()
+	if old != nil {
+		c.pool.releaseTransport(old.key)
+	}
+}
+
 // read reads what the references refer to; nil stands for what is not there.
 func (c *Caller) read(ctx context.Context) ([]*Content, error) {
 	sources, err := c.open()
 	if err != nil {
 		return nil, err
 	}
+	wait, cancel := context.WithTimeout(ctx, sourceWait)
+	defer cancel()
 	contents := make([]*Content, len(sources))
 	for i, source := range sources {
-		content, err := source.Read(ctx)
+		content, err := source.Read(wait)
+		problem := ""
 		switch {
 		case err == nil:
 			contents[i] = content
 		case errors.Is(err, ErrAbsent):
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
+		case wait.Err() != nil && errors.Is(err, context.DeadlineExceeded):
+			problem = fmt.Sprintf("is not known yet: the API server did not answer within %s", sourceWait)
 		default:
 			// The error of the API server is not wrapped: that it refused this says
 			// nothing about the objects of the sync.
-			return nil, &CredentialError{
-				Field: c.connection.fieldOf(c.references[i]), Reference: c.references[i],
-				Problem: fmt.Sprintf("cannot be read, the controller needs the rights list and watch on it: %v", err),
-			}
+			problem = fmt.Sprintf("cannot be read, the controller needs the rights list and watch on it: %v", err)
+		}
+		if problem != "" {
+			return nil, &CredentialError{Field: c.connection.fieldOf(c.references[i]), Reference: c.references[i], Problem: problem}
 		}
 	}
 	return contents, nil

@@ -31,8 +31,8 @@ type Sources interface {
 // Source follows one object.
 type Source interface {
 	// Read returns what is in the object now, and the same pointer as long as that
-	// is the same. At the first use it may wait a few seconds for it. The error is
-	// ErrAbsent if there is no such object, ctx's own, or says why nothing is known.
+	// is the same. It waits until that is known, or ctx ends. The error is ErrAbsent
+	// if there is no such object, ctx's own, or says why nothing is known.
 	Read(ctx context.Context) (*Content, error)
 	// Close ends it.
 	Close()
