@@ -45,7 +45,7 @@ type Content struct{ Data map[string][]byte }
 var ErrAbsent = errors.New("does not exist")
 
 // CredentialError is a hook that could not be called because of what is, or is
-// not, in a Secret or a ConfigMap. It mends itself as soon as that changes.
+// not, in a Secret or a ConfigMap. The next call after it has changed works.
 type CredentialError struct {
 	// Field of the spec that needs it, such as webhook.authorization.
 	Field     string
