@@ -28,8 +28,8 @@ import (
 	"github.com/metacontroller-solo/solo/test/kit"
 )
 
-// afterBackoff is how long something may take that waits for a retry of a watch:
-// these come up to a minute apart.
+// afterBackoff is how long something may take that waits for a retry, of a watch
+// or of a parent: these come up to a minute apart.
 const afterBackoff = 3 * time.Minute
 
 // secret creates a Secret in the test's namespace.
@@ -98,27 +98,32 @@ func TestBearerToken(t *testing.T) {
 		cc.Spec.Hooks.Sync.Webhook.Authorization = f.tokenIn("hook-token")
 	})
 	p := f.start("--zap-log-level=6")
-	parent := f.thing("a", object{"count": 1, "value": "x"})
+	// A parent for each fault: there is a limit to the events about one object.
+	refused := f.thing("refused", object{"count": 1, "value": "x"})
 
 	// Without the right to it, and without the Secret, that is said, and the hook is
 	// not called.
-	f.event(parent, "SyncError", f.ns, "webhook.authorization", fmt.Sprintf("Secret %q", f.ns+"/hook-token"), "list and watch", "forbidden")
+	f.event(refused, "SyncError", f.ns, "webhook.authorization", fmt.Sprintf("Secret %q", f.ns+"/hook-token"), "list and watch", "forbidden")
 	f.allow("hook-token")
-	f.waitEvent(afterBackoff, parent, "does not exist")
+	f.waitEvent(afterBackoff, f.thing("absent", object{"count": 1, "value": "x"}), "does not exist")
 	if calls := f.hooks.Requests("/sync"); len(calls) > 0 {
 		t.Errorf("the hook was called %d times without a token", len(calls))
 	}
 	secret := f.secret("hook-token", map[string]string{"other": "first-t0ken"})
-	f.waitEvent(afterBackoff, parent, `key "token"`)
+	f.waitEvent(afterBackoff, f.thing("keyless", object{"count": 1, "value": "x"}), `key "token"`)
 	f.patch(secret, `{"stringData":{"token":"first-t0ken\n"}}`)
-	f.waitStatusWithin(afterBackoff, parent.GetName(), "x")
+	for _, name := range []string{"refused", "absent", "keyless"} {
+		f.waitChild(name, "x")
+	}
 
 	// The token is rotated on both sides, the hook's first.
 	wanted.Store("second-t0ken")
-	f.patch(parent, `{"spec":{"value":"y"}}`)
-	f.event(parent, "SyncError", "status 401", "who is [redacted]")
+	rotated := f.thing("rotated", object{"count": 1, "value": "x"})
+	f.event(rotated, "SyncError", "status 401", "who is [redacted]")
 	f.patch(secret, `{"stringData":{"token":"second-t0ken"}}`)
-	f.waitChildren("a-", map[string]string{"a-0": "y"})
+	f.waitChild("rotated", "x")
+	f.patch(refused, `{"spec":{"value":"y"}}`)
+	f.waitChild("refused", "y")
 	f.mustNotShow(p, "first-t0ken", "second-t0ken")
 	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -140,9 +145,11 @@ func (f *fixture) waitEvent(patience time.Duration, about client.Object, text st
 	})
 }
 
-func (f *fixture) waitStatusWithin(patience time.Duration, parent, value string) {
+// waitChild waits until a parent has its one child, for as long as the back-off of
+// a parent that failed may last.
+func (f *fixture) waitChild(parent, value string) {
 	f.t.Helper()
-	kit.Eventually(f.t, patience, func() error {
+	kit.Eventually(f.t, afterBackoff, func() error {
 		if got := f.children(parent + "-"); !maps.Equal(got, map[string]string{parent + "-0": value}) {
 			return fmt.Errorf("children are %v", got)
 		}
@@ -257,27 +264,27 @@ func TestTLSHook(t *testing.T) {
 		webhook.ClientTLS = &v1alpha1.ClientTLS{SecretRef: v1alpha1.SecretReference{Namespace: f.ns, Name: "client"}}
 	})
 	p := f.start()
-	parent := f.thing("a", object{"count": 1, "value": "start"})
-	f.waitChildren("a-", map[string]string{"a-0": "start"})
+	f.thing("a", object{"count": 1, "value": "x"})
+	f.waitChild("a", "x")
 
 	// The hook has a certificate of another authority.
 	servers = newCA()
 	shown.Store(show(servers))
 	front.CloseClientConnections()
-	f.patch(parent, `{"spec":{"value":"hook"}}`)
+	parent := f.thing("b", object{"count": 1, "value": "x"})
 	f.event(parent, "SyncError", "cannot be reached", "unknown authority")
 	f.patch(bundle, fmt.Sprintf(`{"data":{"ca.crt":%q}}`, servers.CertPEM()))
-	f.waitChildren("a-", map[string]string{"a-0": "hook"})
+	f.waitChild("b", "x")
 
 	// The hook wants certificates of another authority.
 	clients = newCA()
 	known.Store(clients.Pool())
 	front.CloseClientConnections()
-	f.patch(parent, `{"spec":{"value":"client"}}`)
+	parent = f.thing("c", object{"count": 1, "value": "x"})
 	f.event(parent, "SyncError", "cannot be reached", "tls")
 	next := client(clients)
 	f.patch(secret, fmt.Sprintf(`{"stringData":{"tls.crt":%q,"tls.key":%q}}`, next["tls.crt"], next["tls.key"]))
-	f.waitChildren("a-", map[string]string{"a-0": "client"})
+	f.waitChild("c", "x")
 	f.mustNotShow(p, "BEGIN", strings.Split(next["tls.key"], "\n")[1])
 }
 
@@ -339,7 +346,7 @@ func TestETag(t *testing.T) {
 	parent := f.thing("broken", object{"count": 1, "value": "x"})
 	f.event(parent, "SyncError", "no valid JSON")
 	bad.Store(false)
-	f.waitChildren("broken-", map[string]string{"broken-0": "x"})
+	f.waitChild("broken", "x")
 }
 
 func TestRedirect(t *testing.T) {
