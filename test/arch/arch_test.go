@@ -59,6 +59,7 @@ var table = []row{
 	{"pkg/controller/engine", work},
 	{"pkg/controller/declare", work},
 	{"pkg/controller/composite", work},
+	{"pkg/controller/decorator", work},
 	{"pkg/guard/webhook", work},
 	{"pkg/guard/claim", work},
 
