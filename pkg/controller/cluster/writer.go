@@ -155,6 +155,10 @@ func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) 
 }
 
 func parse(result rest.Result) (*object.Object, error) {
+	// Error reads what the API server says in the body; Raw does not.
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
 	body, err := result.Raw()
 	if err != nil {
 		return nil, err
