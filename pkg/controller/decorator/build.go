@@ -19,7 +19,7 @@ import (
 )
 
 // FinalizerPrefix is followed by the name of the DecoratorController.
-const FinalizerPrefix = "metacontroller.io/decoratorcontroller-"
+const FinalizerPrefix = engine.FinalizerDomain + "decoratorcontroller-"
 
 // Builder makes controllers of DecoratorControllers.
 type Builder struct{ declare.Tools }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook/wire"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -323,4 +324,31 @@ func made(t fataler, parent *object.Object, c change) *object.Object {
 		}
 	}
 	return parse(t, string(data))
+}
+
+// FuzzAnswers has any answer at all: it is refused, or what it asks for is made
+// and then is so.
+func FuzzAnswers(f *testing.F) {
+	f.Add(`{"labels":{"a":null,"n":"x"},"annotations":{"c":"y"},"status":{"ready":2,"inner":{"p":null}},"attachments":[]}`)
+	f.Add(`{"labels":{"a":"no label","/":"","":""},"attachments":null}`)
+	f.Add(`{"status":{"inner":[1,null,{"a":null}],"ready":1e400,"":{"":{}}}}`)
+	f.Add(`{"annotations":{"metacontroller.k8s.io/decorator-controller":null},"status":[]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		parent := parse(t, body)
+		request := &hook.Request{Flavor: hook.Decorator, Call: hook.Sync, Parent: parent}
+		answer, _, err := wire.Codec{}.DecodeResponse(request, []byte(text))
+		if err != nil {
+			return
+		}
+		for _, rule := range []*engine.Parent{subresource, plainField, statusless} {
+			c, err := changeOf(rule, parent, answer)
+			if err != nil {
+				continue
+			}
+			after := made(t, parent, c)
+			if again, err := changeOf(rule, after, answer); err != nil || again.status != nil || again.patch(nil) != nil {
+				t.Fatalf("%s became %s, and still there is %+v, %v", parent.Body(), after.Body(), again, err)
+			}
+		}
+	})
 }

@@ -36,10 +36,10 @@ func (policy) Shape(pass *syncer.Pass, in *plan.Input) {
 func (policy) Before(ctx context.Context, pass *syncer.Pass) error {
 	c, err := changeOf(pass.Rule, pass.Parent, pass.Response)
 	if err != nil {
-		return fmt.Errorf("the answer of the hook cannot be used: %w", err)
+		return pass.Unusable(err)
 	}
 	if pass.Mode == syncer.ModeFinalize && !pass.Parent.Terminating() && c.selected {
-		return errors.New("the answer of the finalize hook cannot be used: its labels and annotations would have the controller select the object again, and so finalize and sync it in turns for ever")
+		return pass.Unusable(errors.New("its labels and annotations would have the controller select the object again, and so sync and finalize it in turns for ever"))
 	}
 	if c.homeless {
 		pass.Notice(fmt.Sprintf("the answer of the hook has a status, and objects of kind %s have none; all else in it counts", pass.Parent.Kind()))

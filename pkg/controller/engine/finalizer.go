@@ -10,7 +10,8 @@ import (
 // Domains of finalizers. Parents may still carry one of old, of which the rest is
 // the same.
 const (
-	finalizerDomain    = "metacontroller.io/"
+	// FinalizerDomain begins the finalizer of every controller.
+	FinalizerDomain    = "metacontroller.io/"
 	oldFinalizerDomain = "metacontroller.app/"
 )
 
@@ -21,7 +22,7 @@ func isFinalizer(carried, name string) bool {
 		return true
 	}
 	old, isOld := strings.CutPrefix(carried, oldFinalizerDomain)
-	rest, ok := strings.CutPrefix(name, finalizerDomain)
+	rest, ok := strings.CutPrefix(name, FinalizerDomain)
 	return isOld && ok && old == rest
 }
 

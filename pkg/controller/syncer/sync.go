@@ -157,10 +157,7 @@ func (p *Pass) writeParent(what string, write func() (*object.Object, error)) bo
 // several states of one parent apart that are asked about in one pass; it is
 // empty for the parent as it is. Ask may be called by several goroutines at once.
 func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) (*hook.Response, error) {
-	which, asked := hook.Sync, p.Hooks.Sync
-	if p.Mode == ModeFinalize {
-		which, asked = hook.Finalize, p.Hooks.Finalize
-	}
+	which, asked := p.asked()
 	request := &hook.Request{
 		Flavor: p.Flavor, Call: which, Controller: p.Declared, Parent: parent, Children: p.Children, Related: p.Related,
 	}
@@ -178,9 +175,23 @@ func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) 
 			logging.KeyParent, parent.Key().String(), "field", note.Path, "problem", note.Problem)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", which, asked.Caller.URL(), err)
+		return nil, p.Unusable(err)
 	}
 	return response, nil
+}
+
+// asked is the hook of the pass.
+func (p *Pass) asked() (hook.Call, *Hook) {
+	if p.Mode == ModeFinalize {
+		return hook.Finalize, p.Hooks.Finalize
+	}
+	return hook.Sync, p.Hooks.Sync
+}
+
+// Unusable is the error of an answer that is wrong, and says whose it is.
+func (p *Pass) Unusable(err error) error {
+	which, asked := p.asked()
+	return fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", which, asked.Caller.URL(), err)
 }
 
 // writeChildren brings the children to what the hook wants. It reports whether

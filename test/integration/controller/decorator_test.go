@@ -433,7 +433,7 @@ func TestDecoratedKinds(t *testing.T) {
 	cluster := func(u *unstructured.Unstructured) { u.SetNamespace("") }
 	targets := []*unstructured.Unstructured{
 		f.target("v1", "Pod", "pod", answer("of-pod", "x"), spec(`{"containers":[{"name":"c","image":"none"}]}`)),
-		f.target("v1", "Service", "service", answer("of-service", "x"), spec(`{"ports":[{"port":80}]}`)),
+		f.target("v1", "Service", "service", strings.Replace(answer("of-service", "x"), `{"labels"`, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}},"labels"`, 1), spec(`{"type":"LoadBalancer","ports":[{"port":80}]}`)),
 		f.target("v1", "Node", f.ns+"-node", answer("of-node", "x"), cluster),
 		f.target(decoAPI, "Realm", f.ns+"-realm", answer("of-realm", "x"), cluster),
 	}
@@ -447,6 +447,8 @@ func TestDecoratedKinds(t *testing.T) {
 		f.patch(f.configMap(name), `{"data":{"v":"drifted"}}`)
 		f.waitChildren(name, map[string]string{name: "x"})
 	}
+	f.waitLive(targets[1], statusIs(`{"loadBalancer":{"ingress":[{"ip":"192.0.2.1","ipMode":"VIP"}]}}`))
+
 	namespace := &unstructured.Unstructured{Object: object{"apiVersion": "v1", "kind": "Namespace"}}
 	namespace.SetName(f.ns)
 	f.annotate(namespace, annotationAnswer, answer("of-namespace", "x"))
