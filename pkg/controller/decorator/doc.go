@@ -3,7 +3,7 @@
 // differs from a CompositeController.
 //
 //	DecoratorController ─ Builder.Build ─> engine.Controller{Definition, syncer with policy}
-//	hook's answer ─ changeOf (pure) ─> change ─ policy ─> PUT of the status, PATCH of the rest
+//	hook's answer ─ package change (pure) ─> Change ─ policy ─> PUT of the status, PATCH of the rest
 //
 // Attachments are what elsewhere are children, and the decorated object is their
 // parent. They are never adopted nor released: an attachment is one by its owner

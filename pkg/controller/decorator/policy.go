@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/metacontroller-solo/solo/pkg/controller/decorator/change"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
 	"github.com/metacontroller-solo/solo/pkg/controller/plan"
@@ -34,14 +35,14 @@ func (policy) Shape(pass *syncer.Pass, in *plan.Input) {
 
 // Before changes the decorated object, unless that is to be the end.
 func (policy) Before(ctx context.Context, pass *syncer.Pass) error {
-	c, err := changeOf(pass.Rule, pass.Parent, pass.Response)
+	c, err := change.Of(placeOf(pass.Rule), pass.Parent, pass.Response)
 	if err != nil {
 		return pass.Unusable(err)
 	}
-	if pass.Mode == syncer.ModeFinalize && !pass.Parent.Terminating() && c.selected {
+	if pass.Mode == syncer.ModeFinalize && !pass.Parent.Terminating() && selectedAfter(pass.Rule, pass.Parent, c) {
 		return pass.Unusable(errors.New("its labels and annotations would have the controller select the object again, and so sync and finalize it in turns for ever"))
 	}
-	if c.homeless {
+	if c.Homeless {
 		pass.Notice(fmt.Sprintf("the answer of the hook has a status, and objects of kind %s have none; all else in it counts", pass.Parent.Kind()))
 	} else {
 		pass.Notice("")
@@ -54,7 +55,7 @@ func (policy) Before(ctx context.Context, pass *syncer.Pass) error {
 
 // After makes the change that had to wait for the attachments.
 func (policy) After(ctx context.Context, pass *syncer.Pass) error {
-	c, err := changeOf(pass.Rule, pass.Parent, pass.Response)
+	c, err := change.Of(placeOf(pass.Rule), pass.Parent, pass.Response)
 	if err != nil {
 		return err
 	}
@@ -76,26 +77,48 @@ func (policy) After(ctx context.Context, pass *syncer.Pass) error {
 // before. That is so in two cases: when the finalizer goes, which is to be one
 // write with the rest; and when the object is not managed any more once it is
 // changed.
-func last(pass *syncer.Pass, c change) bool {
+func last(pass *syncer.Pass, c change.Change) bool {
 	if pass.Mode == syncer.ModeFinalize {
 		return pass.Response.Finalized
 	}
-	return !c.selected
+	return !selectedAfter(pass.Rule, pass.Parent, c)
+}
+
+// placeOf is where the objects of a kind have their status.
+func placeOf(rule *engine.Parent) change.Place {
+	switch {
+	case rule.HasStatus:
+		return change.Subresource
+	case rule.StatusField:
+		return change.Field
+	default:
+		return change.Nowhere
+	}
+}
+
+// selectedAfter says whether the controller manages the object once it is
+// changed.
+func selectedAfter(rule *engine.Parent, parent *object.Object, c change.Change) bool {
+	annotations := change.After(parent.Annotations(), c.Annotations)
+	return rule.SelectsWith(change.After(parent.Labels(), c.Labels), func(key string) (string, bool) {
+		value, has := annotations[key]
+		return value, has
+	})
 }
 
 // write makes a change: one request, or two where the API wants the status to
 // come by itself. The status goes first, for with the last finalizer an object
 // that is being deleted is gone. One that is refused keeps nothing else from its
 // way.
-func write(ctx context.Context, pass *syncer.Pass, c change, finalizers []string) error {
+func write(ctx context.Context, pass *syncer.Pass, c change.Change, finalizers []string) error {
 	var problem error
-	if c.status != nil {
-		problem = pass.WriteStatus(ctx, c.status)
+	if c.Status != nil {
+		problem = pass.WriteStatus(ctx, c.Status)
 		if stale(problem) {
 			return problem
 		}
 	}
-	if patch := c.patch(finalizers); patch != nil {
+	if patch := c.Patch(finalizers); patch != nil {
 		err := pass.PatchParent(ctx, patch)
 		if stale(err) {
 			return err

@@ -1,4 +1,11 @@
-package decorator
+// Package change finds out what the answer of a DecoratorController's hook changes
+// on the decorated object itself, and by which requests:
+//
+//	object, answer ─ Of ─> Change ─┬─ Status: PUT of the status subresource
+//	                               └─ Patch: PATCH of all the rest
+//
+// The package is pure.
+package change
 
 import (
 	"fmt"
@@ -10,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
@@ -24,52 +30,62 @@ const (
 	fieldFinalizers  = "finalizers"
 )
 
-// change is where the decorated object differs from what a hook wants of it. The
+// Place is where a kind has its status.
+type Place int
+
+const (
+	// UnknownPlace is no valid value.
+	UnknownPlace Place = iota
+	// Nowhere: the kind has no status.
+	Nowhere
+	// Subresource: it is written by a request of its own.
+	Subresource
+	// Field: it is a field like any other.
+	Field
+)
+
+// Change is where the decorated object differs from what a hook wants of it. The
 // zero value is no difference.
-type change struct {
-	// labels and annotations that differ; nil takes one off.
-	labels, annotations map[string]any
-	// status to be put by the subresource; nil leaves it.
-	status map[string]any
+type Change struct {
+	// Labels and Annotations that differ: a string, or nil to take one off.
+	Labels, Annotations map[string]any
+	// Status to be put by the subresource; nil leaves it.
+	Status map[string]any
+	// Homeless says that the hook wants a status, and the kind has none.
+	Homeless bool
+
 	// statusField is a merge patch of a status that is a field like any other.
 	statusField map[string]any
-	// homeless says that the hook wants a status, and the kind has none.
-	homeless bool
-	// selected says whether the controller will manage the object with its new
-	// labels and annotations.
-	selected bool
 }
 
-// changeOf finds out what an answer changes on the parent. The error names the
-// field of the answer that cannot be right.
-func changeOf(rule *engine.Parent, parent *object.Object, answer *hook.Response) (change, error) {
+// Of finds out what an answer changes on the parent. The error is a
+// *object.FieldError that names the field of the answer that cannot be right.
+func Of(place Place, parent *object.Object, answer *hook.Response) (Change, error) {
 	var (
-		c   change
+		c   Change
 		err error
 	)
-	hasLabels, hasAnnotations := parent.Labels(), parent.Annotations()
-	if c.labels, err = differing(fieldLabels, hasLabels, answer.Labels, checkLabel); err != nil {
-		return change{}, err
+	if c.Labels, err = differing(fieldLabels, parent.Labels(), answer.Labels, checkLabel); err != nil {
+		return Change{}, err
 	}
-	if c.annotations, err = differing(fieldAnnotations, hasAnnotations, answer.Annotations, checkAnnotation); err != nil {
-		return change{}, err
+	has := parent.Annotations()
+	if c.Annotations, err = differing(fieldAnnotations, has, answer.Annotations, checkAnnotation); err != nil {
+		return Change{}, err
 	}
-	annotations := changed(hasAnnotations, c.annotations)
-	if len(c.annotations) > 0 {
-		if err := apivalidation.ValidateAnnotationsSize(annotations); err != nil {
-			return change{}, &object.FieldError{Path: fieldAnnotations, Problem: "would make the annotations of the object larger than the API server allows: " + err.Error()}
+	if len(c.Annotations) > 0 {
+		if err := apivalidation.ValidateAnnotationsSize(After(has, c.Annotations)); err != nil {
+			return Change{}, &object.FieldError{Path: fieldAnnotations, Problem: "would make the annotations of the object larger than the API server allows: " + err.Error()}
 		}
 	}
-	c.selected = rule.SelectsWith(changed(hasLabels, c.labels), func(key string) (string, bool) {
-		value, has := annotations[key]
-		return value, has
-	})
-	return c, c.setStatus(rule, parent, answer.Status)
+	if err := c.setStatus(place, parent, answer.Status); err != nil {
+		return Change{}, err
+	}
+	return c, nil
 }
 
 // setStatus finds out where the status differs. Null leaves it as it is; a value
 // is the whole of it.
-func (c *change) setStatus(rule *engine.Parent, parent *object.Object, wanted hook.Status) error {
+func (c *Change) setStatus(place Place, parent *object.Object, wanted hook.Status) error {
 	if wanted.Presence != hook.Given {
 		return nil
 	}
@@ -85,27 +101,27 @@ func (c *change) setStatus(rule *engine.Parent, parent *object.Object, wanted ho
 	if object.Equal(has, status) || has == nil && object.Equal(map[string]any{}, status) {
 		return nil
 	}
-	switch {
-	case rule.HasStatus:
-		c.status = status
-	case rule.StatusField:
+	switch place {
+	case Subresource:
+		c.Status = status
+	case Field:
 		before, _ := has.(map[string]any)
 		c.statusField = mergePatch(before, status)
 	default:
-		c.homeless = true
+		c.Homeless = true
 	}
 	return nil
 }
 
-// patch is the request for all that the status subresource does not take, as a
+// Patch is the request for all that the status subresource does not take, as a
 // JSON merge patch: nil if there is nothing to change. Nil finalizers stay.
-func (c change) patch(finalizers []string) map[string]any {
+func (c Change) Patch(finalizers []string) map[string]any {
 	metadata := map[string]any{}
-	if len(c.labels) > 0 {
-		metadata[fieldLabels] = c.labels
+	if len(c.Labels) > 0 {
+		metadata[fieldLabels] = c.Labels
 	}
-	if len(c.annotations) > 0 {
-		metadata[fieldAnnotations] = c.annotations
+	if len(c.Annotations) > 0 {
+		metadata[fieldAnnotations] = c.Annotations
 	}
 	if finalizers != nil {
 		metadata[fieldFinalizers] = finalizers
@@ -186,8 +202,8 @@ func shortened(value string) string {
 	return strings.ToValidUTF8(value[:shownBytes], "") + "…"
 }
 
-// changed is labels or annotations after their change.
-func changed(has map[string]string, by map[string]any) map[string]string {
+// After is labels or annotations after their change.
+func After(has map[string]string, by map[string]any) map[string]string {
 	out := make(map[string]string, len(has)+len(by))
 	maps.Copy(out, has)
 	for key, value := range by {

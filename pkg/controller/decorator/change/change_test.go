@@ -1,4 +1,4 @@
-package decorator
+package change_test
 
 import (
 	"errors"
@@ -8,10 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
-	"k8s.io/apimachinery/pkg/labels"
 	"pgregory.net/rapid"
 
-	"github.com/metacontroller-solo/solo/pkg/controller/engine"
+	"github.com/metacontroller-solo/solo/pkg/controller/decorator/change"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook/wire"
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -43,12 +42,6 @@ func status(text string) hook.Status {
 	return hook.Status{Presence: hook.Given, JSON: []byte(text)}
 }
 
-var (
-	subresource = &engine.Parent{Selector: labels.Everything(), HasStatus: true}
-	plainField  = &engine.Parent{Selector: labels.Everything(), StatusField: true}
-	statusless  = &engine.Parent{Selector: labels.Everything()}
-)
-
 const body = `{"apiVersion":"demo/v1","kind":"Thing","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"5",` +
 	`"labels":{"a":"1","b":"2"},"annotations":{"c":"3","metacontroller.k8s.io/last-applied-configuration":"{}"},"finalizers":["x"]},"spec":{"n":1},"status":{"ready":1,"inner":{"p":1,"q":[1,{"z":null}]}}}`
 
@@ -58,75 +51,75 @@ func TestRequests(t *testing.T) {
 	type object = map[string]any
 	cases := []struct {
 		reason     string
-		rule       *engine.Parent
+		place      change.Place
 		answer     hook.Response
 		finalizers []string
 		// status is what is put by the subresource, patch what is patched.
 		status, patch object
 		homeless      bool
 	}{
-		{reason: "nothing", rule: subresource},
-		{reason: "null", rule: subresource, answer: hook.Response{Status: hook.Status{Presence: hook.Null}}},
-		{reason: "an echo", rule: subresource, answer: hook.Response{
+		{reason: "nothing", place: change.Subresource},
+		{reason: "null", place: change.Subresource, answer: hook.Response{Status: hook.Status{Presence: hook.Null}}},
+		{reason: "an echo", place: change.Subresource, answer: hook.Response{
 			Labels: texts("a", "1", "b", "2"), Annotations: texts("c", "3", "metacontroller.k8s.io/last-applied-configuration", "{}"),
 			Status: status(`{"inner":{"q":[1.0,{}],"p":1},"ready":1,"none":null}`),
 		}},
-		{reason: "null of what is not there", rule: subresource, answer: hook.Response{Labels: texts("n", "-"), Annotations: texts("not even a name !", "-")}},
+		{reason: "null of what is not there", place: change.Subresource, answer: hook.Response{Labels: texts("n", "-"), Annotations: texts("not even a name !", "-")}},
 		{
-			reason: "labels", rule: subresource, answer: hook.Response{Labels: texts("a", "x", "b", "-", "new", "")},
+			reason: "labels", place: change.Subresource, answer: hook.Response{Labels: texts("a", "x", "b", "-", "new", "")},
 			patch: object{"metadata": object{"labels": object{"a": "x", "b": nil, "new": ""}}},
 		},
 		{
-			reason: "annotations", rule: statusless, answer: hook.Response{Annotations: texts("c", "-", "New/a", "any {thing}\n")},
+			reason: "annotations", place: change.Nowhere, answer: hook.Response{Annotations: texts("c", "-", "New/a", "any {thing}\n")},
 			patch: object{"metadata": object{"annotations": object{"c": nil, "New/a": "any {thing}\n"}}},
 		},
 		{
-			reason: "finalizer alone", rule: subresource, finalizers: finalizers,
+			reason: "finalizer alone", place: change.Subresource, finalizers: finalizers,
 			patch: object{"metadata": object{"finalizers": []any{"x"}}},
 		},
 		{
-			reason: "labels and the last finalizer are one request", rule: subresource, finalizers: []string{}, answer: hook.Response{Labels: texts("a", "-")},
+			reason: "labels and the last finalizer are one request", place: change.Subresource, finalizers: []string{}, answer: hook.Response{Labels: texts("a", "-")},
 			patch: object{"metadata": object{"labels": object{"a": nil}, "finalizers": []any{}}},
 		},
 		{
-			reason: "status alone", rule: subresource, answer: hook.Response{Status: status(`{"ready":2}`)},
+			reason: "status alone", place: change.Subresource, answer: hook.Response{Status: status(`{"ready":2}`)},
 			status: object{"ready": int64(2)},
 		},
 		{
-			reason: "status and labels, with a subresource", rule: subresource, answer: hook.Response{Labels: texts("a", "x"), Status: status(`{"ready":2}`)},
+			reason: "status and labels, with a subresource", place: change.Subresource, answer: hook.Response{Labels: texts("a", "x"), Status: status(`{"ready":2}`)},
 			status: object{"ready": int64(2)}, patch: object{"metadata": object{"labels": object{"a": "x"}}},
 		},
 		{
-			reason: "status and labels, without", rule: plainField, answer: hook.Response{Labels: texts("a", "x"), Status: status(`{"ready":2,"new":{"a":null}}`)},
+			reason: "status and labels, without", place: change.Field, answer: hook.Response{Labels: texts("a", "x"), Status: status(`{"ready":2,"new":{"a":null}}`)},
 			patch: object{"metadata": object{"labels": object{"a": "x"}}, "status": object{"ready": int64(2), "inner": nil, "new": object{}}},
 		},
 		{
-			reason: "emptied status", rule: plainField, answer: hook.Response{Status: status(`{}`)},
+			reason: "emptied status", place: change.Field, answer: hook.Response{Status: status(`{}`)},
 			patch: object{"status": object{"ready": nil, "inner": nil}},
 		},
-		{reason: "status of a kind without one", rule: statusless, answer: hook.Response{Labels: texts("a", "x"), Status: status(`{"ready":2}`)},
+		{reason: "status of a kind without one", place: change.Nowhere, answer: hook.Response{Labels: texts("a", "x"), Status: status(`{"ready":2}`)},
 			patch: object{"metadata": object{"labels": object{"a": "x"}}}, homeless: true},
 	}
 	for _, c := range cases {
-		got, err := changeOf(c.rule, parse(t, body), &c.answer)
+		got, err := change.Of(c.place, parse(t, body), &c.answer)
 		if err != nil {
 			t.Errorf("%s: %v", c.reason, err)
 			continue
 		}
-		patch := got.patch(c.finalizers)
+		patch := got.Patch(c.finalizers)
 		if diff := cmp.Diff(decoded(t, c.patch), decoded(t, patch)); diff != "" || (patch == nil) != (c.patch == nil) {
 			t.Errorf("%s: patch (-want +got):\n%s", c.reason, diff)
 		}
-		if diff := cmp.Diff(c.status, got.status); diff != "" {
+		if diff := cmp.Diff(c.status, got.Status); diff != "" {
 			t.Errorf("%s: status (-want +got):\n%s", c.reason, diff)
 		}
-		if got.homeless != c.homeless {
-			t.Errorf("%s: homeless is %v", c.reason, got.homeless)
+		if got.Homeless != c.homeless {
+			t.Errorf("%s: homeless is %v", c.reason, got.Homeless)
 		}
 	}
 	bare := parse(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}`)
-	got, err := changeOf(statusless, bare, &hook.Response{Status: status(`{}`)})
-	if err != nil || got.homeless || got.patch(nil) != nil {
+	got, err := change.Of(change.Nowhere, bare, &hook.Response{Status: status(`{}`)})
+	if err != nil || got.Homeless || got.Patch(nil) != nil {
 		t.Errorf("an empty status of a kind without one: %+v, %v", got, err)
 	}
 }
@@ -161,7 +154,7 @@ func TestWrongChangesAreRefused(t *testing.T) {
 		{"status is no JSON", hook.Response{Status: status(`{`)}, "status"},
 	}
 	for _, c := range cases {
-		got, err := changeOf(subresource, parse(t, body), &c.answer)
+		got, err := change.Of(change.Subresource, parse(t, body), &c.answer)
 		var wrong *object.FieldError
 		if !errors.As(err, &wrong) || wrong.Path != c.path || len(wrong.Problem) > 1000 {
 			t.Errorf("%s: %+v, %v", c.reason, got, err)
@@ -169,27 +162,8 @@ func TestWrongChangesAreRefused(t *testing.T) {
 	}
 	// What is wrong and does not change anything was there before.
 	strange := parse(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"a":"no label"}}}`)
-	if _, err := changeOf(subresource, strange, &hook.Response{Labels: texts("a", "no label")}); err != nil {
+	if _, err := change.Of(change.Subresource, strange, &hook.Response{Labels: texts("a", "no label")}); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestSelectedAfterwards(t *testing.T) {
-	rule := &engine.Parent{Selector: labels.SelectorFromSet(labels.Set{"a": "1"})}
-	cases := []struct {
-		reason string
-		answer hook.Response
-		want   bool
-	}{
-		{"unchanged", hook.Response{}, true},
-		{"another label", hook.Response{Labels: texts("b", "-")}, true},
-		{"changed", hook.Response{Labels: texts("a", "2")}, false},
-		{"gone", hook.Response{Labels: texts("a", "-")}, false},
-	}
-	for _, c := range cases {
-		if got, err := changeOf(rule, parse(t, body), &c.answer); err != nil || got.selected != c.want {
-			t.Errorf("%s: %v, %v", c.reason, got.selected, err)
-		}
 	}
 }
 
@@ -239,9 +213,9 @@ func someTexts(label string, t *rapid.T, keys ...string) map[string]*string {
 // of is another than before.
 func TestChangesSettle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rule := rapid.SampledFrom([]*engine.Parent{subresource, plainField, statusless}).Draw(t, "rule")
+		place := rapid.SampledFrom([]change.Place{change.Subresource, change.Field, change.Nowhere}).Draw(t, "place")
 		content := parse(t, body).Content()
-		if rule == statusless {
+		if place == change.Nowhere {
 			delete(content, "status")
 		} else {
 			content["status"] = fields(2).Draw(t, "status")
@@ -260,16 +234,16 @@ func TestChangesSettle(t *testing.T) {
 			answer.Status = hook.Status{Presence: hook.Given, JSON: data}
 		}
 		before := maps.Clone(answer.Labels)
-		c, err := changeOf(rule, parent, &answer)
+		c, err := change.Of(place, parent, &answer)
 		if err != nil {
 			t.Fatal(err)
 		}
 		after := made(t, parent, c)
-		again, err := changeOf(rule, after, &answer)
-		if err != nil || again.status != nil || again.patch(nil) != nil || again.homeless != c.homeless {
+		again, err := change.Of(place, after, &answer)
+		if err != nil || again.Status != nil || again.Patch(nil) != nil || again.Homeless != c.Homeless {
 			t.Fatalf("%s became %s, and still there is %+v, %v", parent.Body(), after.Body(), again, err)
 		}
-		if answer.Status.Presence == hook.Given && rule != statusless && !object.Equal(emptied(after.Content()["status"]), emptied(wanted)) {
+		if answer.Status.Presence == hook.Given && place != change.Nowhere && !object.Equal(emptied(after.Content()["status"]), emptied(wanted)) {
 			t.Fatalf("status %v became %v, not %v", content["status"], after.Content()["status"], wanted)
 		}
 		if answer.Status.Presence != hook.Given && !object.Equal(after.Content()["status"], content["status"]) {
@@ -305,16 +279,16 @@ func emptied(value any) any {
 
 // made is the parent after the requests of a change, by another's understanding
 // of merge patches.
-func made(t fataler, parent *object.Object, c change) *object.Object {
+func made(t fataler, parent *object.Object, c change.Change) *object.Object {
 	content := parent.Content()
-	if c.status != nil {
-		content["status"] = c.status
+	if c.Status != nil {
+		content["status"] = c.Status
 	}
 	data, err := object.Encode(content)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if patch := c.patch(nil); patch != nil {
+	if patch := c.Patch(nil); patch != nil {
 		encoded, err := object.Encode(patch)
 		if err != nil {
 			t.Fatal(err)
@@ -340,13 +314,13 @@ func FuzzAnswers(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, rule := range []*engine.Parent{subresource, plainField, statusless} {
-			c, err := changeOf(rule, parent, answer)
+		for _, place := range []change.Place{change.Subresource, change.Field, change.Nowhere} {
+			c, err := change.Of(place, parent, answer)
 			if err != nil {
 				continue
 			}
 			after := made(t, parent, c)
-			if again, err := changeOf(rule, after, answer); err != nil || again.status != nil || again.patch(nil) != nil {
+			if again, err := change.Of(place, after, answer); err != nil || again.Status != nil || again.Patch(nil) != nil {
 				t.Fatalf("%s became %s, and still there is %+v, %v", parent.Body(), after.Body(), again, err)
 			}
 		}
