@@ -49,6 +49,7 @@ var table = []row{
 	{"pkg/controller/hook/wire", rules},
 	{"pkg/controller/adopt", rules},
 	{"pkg/controller/related", rules},
+	{"pkg/controller/decorator/change", rules},
 	{"pkg/controller/plan", rules},
 	{"pkg/controller/plan/merge", rules},
 	{"pkg/guard/identify", rules},
@@ -60,6 +61,7 @@ var table = []row{
 	{"pkg/controller/engine", work},
 	{"pkg/controller/declare", work},
 	{"pkg/controller/composite", work},
+	{"pkg/controller/decorator", work},
 	{"pkg/guard/webhook", work},
 	{"pkg/guard/claim", work},
 

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
@@ -12,6 +13,7 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/controller/cluster"
 	"github.com/metacontroller-solo/solo/pkg/controller/composite"
 	"github.com/metacontroller-solo/solo/pkg/controller/declare"
+	"github.com/metacontroller-solo/solo/pkg/controller/decorator"
 	resources "github.com/metacontroller-solo/solo/pkg/controller/discovery"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook/call"
@@ -50,6 +52,7 @@ func hostsOf(parts hostParts) []*engine.Host {
 	pool := call.NewPool(ctrlmetrics.Registry, sources{parts.caches}, clock.RealClock{})
 	tools := declare.Tools{
 		Lookup:       parts.lookup,
+		StatusField:  parts.statusField,
 		Caller:       func(webhook declare.Webhook) (syncer.Caller, error) { return callerOf(pool, webhook) },
 		Writer:       parts.writer,
 		Events:       parts.events,
@@ -58,16 +61,11 @@ func hostsOf(parts hostParts) []*engine.Host {
 		ResyncPeriod: parts.config.CacheFlushInterval,
 	}
 	composites := &composite.Builder{Tools: tools}
+	decorators := &decorator.Builder{Tools: tools}
 	return []*engine.Host{
 		host(compositeHost, v1alpha1.CompositeControllerResource, composites.Build),
-		host(decoratorHost, v1alpha1.DecoratorControllerResource, refuseDecorators),
+		host(decoratorHost, v1alpha1.DecoratorControllerResource, decorators.Build),
 	}
-}
-
-// refuseDecorators says on each DecoratorController that nothing will come of
-// it.
-func refuseDecorators(context.Context, *object.Object) (*engine.Controller, error) {
-	return nil, &engine.InvalidError{Err: errors.New("DecoratorControllers are not supported by this version; this one has no effect")}
 }
 
 func callerOf(pool *call.Pool, webhook declare.Webhook) (syncer.Caller, error) {
@@ -97,4 +95,14 @@ func (p hostParts) lookup(ctx context.Context, apiVersion, resource string) (dec
 		HasStatus: found.HasStatus,
 		Custom:    p.definitions.Get("", found.Resource+"."+found.Group) != nil,
 	}, false, nil
+}
+
+// statusField looks at the schema of a custom resource: the copies of CRDs have
+// their metadata alone. It is asked when a controller starts or changes.
+func (p hostParts) statusField(ctx context.Context, kind object.Kind) (bool, error) {
+	definition, err := p.writer.Get(ctx, kindCRD, "", kind.Resource+"."+kind.Group)
+	if err != nil {
+		return false, fmt.Errorf("cannot read the CustomResourceDefinition of %q: %w", kind.Resource, err)
+	}
+	return resources.StatusField(definition, kind.Version), nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,13 +91,27 @@ func (w *Writer) SetFinalizers(ctx context.Context, kind object.Kind, o *object.
 	if finalizers == nil {
 		finalizers = []string{}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": o.UID(), "resourceVersion": o.ResourceVersion(), "finalizers": finalizers,
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("cannot encode finalizers of %q: %w", o, err)
+	return w.Patch(ctx, kind, o, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
+}
+
+// Patch merges a change, a JSON merge patch (RFC 7386) without what says which
+// object it is, into an object that has not changed since it was read: it is
+// refused by the API server with a conflict otherwise. It returns the object as
+// the API server has it.
+func (w *Writer) Patch(ctx context.Context, kind object.Kind, o *object.Object, change map[string]any) (*object.Object, error) {
+	patch := maps.Clone(change)
+	metadata, _ := change["metadata"].(map[string]any)
+	metadata = maps.Clone(metadata)
+	if metadata == nil {
+		metadata = map[string]any{}
 	}
-	return w.write(ctx, w.client.Patch(types.MergePatchType).AbsPath(Path(kind, o.Namespace(), o.Name())).Param("fieldManager", FieldManager), patch)
+	metadata["uid"], metadata["resourceVersion"] = string(o.UID()), o.ResourceVersion()
+	patch["metadata"] = metadata
+	body, err := object.Encode(patch)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode a change of %q: %w", o, err)
+	}
+	return w.write(ctx, w.client.Patch(types.MergePatchType).AbsPath(Path(kind, o.Namespace(), o.Name())).Param("fieldManager", FieldManager), body)
 }
 
 // Delete deletes the object with this name if it still has this uid. What it
@@ -140,6 +155,10 @@ func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) 
 }
 
 func parse(result rest.Result) (*object.Object, error) {
+	// Error reads what the API server says in the body; Raw does not.
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
 	body, err := result.Raw()
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 )
 
 // FinalizerPrefix is followed by the name of the CompositeController.
-const FinalizerPrefix = "metacontroller.io/compositecontroller-"
+const FinalizerPrefix = engine.FinalizerDomain + "compositecontroller-"
 
 // Builder makes controllers of CompositeControllers.
 type Builder struct{ declare.Tools }

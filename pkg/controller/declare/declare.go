@@ -8,6 +8,7 @@ package declare
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -38,6 +39,9 @@ type Tools struct {
 	// Lookup finds a resource by its plural name. Absent is true if the API
 	// server is known not to serve it; another error may pass.
 	Lookup func(ctx context.Context, apiVersion, resource string) (found Resource, absent bool, err error)
+	// StatusField says whether status is a field of a custom resource that has no
+	// status subresource: one that the API server would keep.
+	StatusField func(ctx context.Context, kind object.Kind) (bool, error)
 	// Caller makes what calls a hook.
 	Caller func(Webhook) (syncer.Caller, error)
 	Writer syncer.Writer
@@ -76,7 +80,7 @@ func (t *Tools) Parent(ctx context.Context, path string, rule v1alpha1.ResourceR
 func (t *Tools) Child(ctx context.Context, definition *engine.Definition, path string, rule v1alpha1.ResourceRule, method v1alpha1.ChildUpdateMethod) error {
 	resource, absent, err := t.Lookup(ctx, rule.APIVersion, rule.Resource)
 	if absent {
-		definition.Missing = append(definition.Missing, rule.Resource+" in "+rule.APIVersion)
+		definition.Missing = append(definition.Missing, Describe(rule))
 		return nil
 	}
 	if err != nil {
@@ -93,6 +97,15 @@ func (t *Tools) Child(ctx context.Context, definition *engine.Definition, path s
 	child := engine.Child{Kind: resource.Kind, Method: method}
 	definition.Children = append(definition.Children, child)
 	return nil
+}
+
+// Describe names a resource in a message.
+func Describe(rule v1alpha1.ResourceRule) string { return rule.Resource + " in " + rule.APIVersion }
+
+// Absent says that an error of Parent is that the API server does not serve it.
+func Absent(err error) bool {
+	var absent *engine.AbsentError
+	return errors.As(err, &absent)
 }
 
 // Selector is the selector that a spec has at path; absent means everything.

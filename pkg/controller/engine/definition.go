@@ -25,8 +25,8 @@ type Definition struct {
 	Parents []Parent
 	// Children are the kinds that it may create.
 	Children []Child
-	// Missing says which declared kinds of children are left out because the API
-	// server does not serve them.
+	// Missing says which declared kinds are left out because the API server does
+	// not serve them: of children, and of parents if there are others.
 	Missing []string
 	// Hooks as declared.
 	Hooks Hooks
@@ -35,6 +35,9 @@ type Definition struct {
 	Endpoints []v1alpha1.EndpointConfig
 	// Finalizer that parents carry if there is a finalize hook.
 	Finalizer string
+	// Mark is the value of object.DecoratorAnnotation that the children carry. If
+	// it is empty, what carries that annotation is no child.
+	Mark string
 	// GenerateSelector selects children by a label with the parent's uid.
 	GenerateSelector bool
 	// ResyncPeriod is the longest time between two syncs of a parent; 0 means
@@ -52,19 +55,20 @@ type Parent struct {
 	object.Kind
 	// HasStatus says that there is a status subresource to write.
 	HasStatus bool
+	// StatusField says that there is none, and that status is a field of the
+	// object like any other.
+	StatusField bool
 	// Selector is which of them the controller manages, by their labels.
 	Selector labels.Selector
 	// Annotations is which of those it manages, by their annotations; nil means
 	// all.
-	Annotations labels.Selector
+	Annotations *v1alpha1.AnnotationSelector
 	// IgnoreStatusChanges says that a change of nothing but status is no reason
 	// for a sync.
 	IgnoreStatusChanges bool
-}
-
-// Selects says whether the controller manages this object of the kind.
-func (p *Parent) Selects(o *object.Object) bool {
-	return p.Selector.Matches(labels.Set(o.Labels())) && (p.Annotations == nil || p.Annotations.Matches(labels.Set(o.Annotations())))
+	// Or are further rules for the same kind: what any of them selects is
+	// managed too.
+	Or []Rule
 }
 
 // Child is one kind that a controller may create.
@@ -87,6 +91,14 @@ func (d *Definition) Parent(kind schema.GroupKind) *Parent {
 		}
 	}
 	return nil
+}
+
+// Marked says whether an object that a parent controls can be a child of this
+// controller: another one may have the same parent, and children of the same
+// kind.
+func (d *Definition) Marked(o *object.Object) bool {
+	mark, has := o.Annotation(object.DecoratorAnnotation)
+	return has == (d.Mark != "") && mark == d.Mark
 }
 
 // ChildKinds are the kinds of Children.

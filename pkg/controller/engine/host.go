@@ -212,7 +212,7 @@ func (h *Host) reconcile(ctx, base context.Context, name string) (reconcile.Resu
 	h.Log.Info("Started controller", logging.KeyController, built.Definition.QueueName())
 	if len(built.Definition.Missing) > 0 {
 		h.Events.Warning(declared, ReasonCreateError, fmt.Sprintf(
-			"Controller %q runs without these kinds of children, which the API server does not serve: %s. It picks them up as soon as they are there.",
+			"Controller %q runs without these kinds, which the API server does not serve: %s. It picks them up as soon as they are there.",
 			name, strings.Join(built.Definition.Missing, ", ")))
 	}
 	return missing(built), nil

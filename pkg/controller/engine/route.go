@@ -28,11 +28,11 @@ func concernsParent(parent *Parent, finalizer string, before, after *object.Obje
 	case before.UID() != after.UID():
 		return true
 	}
-	return !parent.IgnoreStatusChanges || !onlyStatusChanged(before, after)
+	return !parent.ignoresStatus(after) || !onlyStatusChanged(before, after)
 }
 
 func managed(parent *Parent, finalizer string, o *object.Object) bool {
-	return parent.Selects(o) || finalizer != "" && o.HasFinalizer(finalizer)
+	return parent.Selects(o) || HasFinalizer(o, finalizer)
 }
 
 // onlyStatusChanged compares what a sync may depend on. Metadata is compared
@@ -58,14 +58,15 @@ func withoutStatus(o *object.Object) map[string]any {
 }
 
 // ownersOf are the uids of the controllers of a child before and after a change,
-// if they are of a parent kind; and whether nobody controls it now. An event
-// without a change has none.
+// if they are of a parent kind, and whether nobody controls it now. A state that
+// is of another controller's child has none, and neither has an event without a
+// change.
 func ownersOf(definition *Definition, before, after *object.Object) (owners []types.UID, orphaned bool) {
 	if before != nil && after != nil && before.ResourceVersion() == after.ResourceVersion() {
 		return nil, false
 	}
 	for _, state := range []*object.Object{before, after} {
-		if state == nil {
+		if state == nil || !definition.Marked(state) {
 			continue
 		}
 		owner := object.ControllerOf(state)
@@ -78,5 +79,5 @@ func ownersOf(definition *Definition, before, after *object.Object) (owners []ty
 			}
 		}
 	}
-	return owners, after != nil && object.ControllerOf(after) == nil
+	return owners, after != nil && object.ControllerOf(after) == nil && definition.Marked(after)
 }

@@ -143,6 +143,7 @@ func (d desired) content() map[string]any {
 	} else {
 		metadata["namespace"] = d.key.Namespace
 	}
+	unmark(metadata)
 	put(metadata, "labels", d.labels)
 	put(metadata, "annotations", d.annotations)
 	d.disown(metadata)
@@ -150,6 +151,14 @@ func (d desired) content() map[string]any {
 		foldStringData(content)
 	}
 	return content
+}
+
+// unmark takes the mark of a decorator off a desired child, which came there with
+// a copy of an attachment: whose child an object is, is not for the hook to say.
+func unmark(metadata map[string]any) {
+	if annotations, ok := metadata["annotations"].(map[string]any); ok {
+		delete(annotations, object.DecoratorAnnotation)
+	}
 }
 
 // foldStringData does to a Secret what the API server does: stringData can only

@@ -408,3 +408,24 @@ func TestSettledPairsAreNotComparedAgain(t *testing.T) {
 		}
 	}
 }
+
+// A child that was made of a copy of a decorator's attachment is not one.
+func TestMarkOfACopyIsTakenOff(t *testing.T) {
+	p := parse(t, `{"apiVersion":"x.io/v1","kind":"Thing","metadata":{"name":"p","namespace":"ns","uid":"p-uid"}}`)
+	pods := object.Kind{GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, Resource: "pods", Namespaced: true}
+	copied := parse(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","annotations":{"b":"c","metacontroller.k8s.io/decorator-controller":"other"}}}`)
+	for _, mark := range []string{"", "mine"} {
+		in := plan.Input{Parent: p, Kinds: []plan.Kind{{Kind: pods}}, Desired: []hook.Child{{Object: copied, Path: "children[0]"}}}
+		if mark != "" {
+			in.Annotations = map[string]string{object.DecoratorAnnotation: mark}
+		}
+		made, err := plan.Make(in)
+		if err != nil || len(made.Steps) != 1 {
+			t.Fatal(made, err)
+		}
+		got, has := made.Steps[0].Object.Annotation(object.DecoratorAnnotation)
+		if other, _ := made.Steps[0].Object.Annotation("b"); got != mark || has != (mark != "") || other != "c" {
+			t.Errorf("with mark %q it has %q: %s", mark, got, made.Steps[0].Object.Body())
+		}
+	}
+}

@@ -25,6 +25,9 @@ func (p *Pass) claim(ctx context.Context, managed bool) bool {
 			candidates = append(candidates, cache.Orphans(p.Parent.Namespace(), p.Selector)...)
 		}
 		for _, candidate := range candidates {
+			if !p.Definition.Marked(candidate) {
+				continue
+			}
 			claimed, err := p.claimOne(ctx, kind, cache, candidate, managed, &alive)
 			switch {
 			case apierrors.IsConflict(err) || apierrors.IsNotFound(err):

@@ -35,6 +35,17 @@ type memory struct {
 	status statusMark
 	// customized is what the customize hook said last.
 	customized *customized
+	// patched is the last change that was made to the parent.
+	patched patchMark
+	// noticed is what the user was told last by Pass.Notice.
+	noticed string
+}
+
+// patchMark remembers that the parent, in this version, has had this change made
+// to it, as far as the API server keeps it.
+type patchMark struct {
+	resourceVersion string
+	change          [sha256.Size]byte
 }
 
 // statusMark remembers that the parent, in this version, has the status that the

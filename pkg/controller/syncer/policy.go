@@ -42,6 +42,9 @@ type Writer interface {
 	// SetFinalizers replaces the finalizers of an object that did not change
 	// since it was read.
 	SetFinalizers(ctx context.Context, kind object.Kind, o *object.Object, finalizers []string) (*object.Object, error)
+	// Patch merges a change, which is a JSON merge patch without what says which
+	// object it is, into an object that did not change since it was read.
+	Patch(ctx context.Context, kind object.Kind, o *object.Object, change map[string]any) (*object.Object, error)
 	// Get reads past the caches.
 	Get(ctx context.Context, kind object.Kind, namespace, name string) (*object.Object, error)
 }
@@ -118,7 +121,7 @@ const (
 // modeOf decides the mode.
 func modeOf(definition *engine.Definition, rule *engine.Parent, parent *object.Object) Mode {
 	leaving := parent.Terminating() || !rule.Selects(parent)
-	ours := definition.Finalizer != "" && parent.HasFinalizer(definition.Finalizer)
+	ours := engine.HasFinalizer(parent, definition.Finalizer)
 	switch {
 	case leaving && ours && definition.Hooks.Finalize != nil:
 		return ModeFinalize
@@ -166,6 +169,9 @@ type Pass struct {
 	// Related are the objects that the customize hook asked for.
 	Related  *object.Set
 	Response *hook.Response
+	// Complete says, once the children were written, that all of them were, or
+	// that there was nothing to write.
+	Complete bool
 
 	memory *memory
 	// problems are what the user hears of.

@@ -34,8 +34,7 @@ func (p *Pass) WriteStatus(ctx context.Context, status map[string]any) error {
 		if err != nil {
 			return fmt.Errorf("cannot update status of %q: %w", p.Parent, err)
 		}
-		p.wrote(p.Caches.Parents[written.Key().GroupKind()], written)
-		p.Parent = written
+		p.wroteParent(written)
 		mark.resourceVersion = written.ResourceVersion()
 	}
 	p.memory.status = mark

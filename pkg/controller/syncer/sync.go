@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 
 	"github.com/metacontroller-solo/solo/pkg/controller/apply"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
@@ -102,10 +101,10 @@ func (p *Pass) run(ctx context.Context) {
 		p.fail(err)
 		return
 	}
-	children := true
+	p.Complete = true
 	if managed && p.Response.ChildrenPresence != hook.Absent {
 		var planned bool
-		if children, planned = p.writeChildren(ctx); !planned {
+		if p.Complete, planned = p.writeChildren(ctx); !planned {
 			// The answer as a whole is wrong; its status is not to be trusted.
 			return
 		}
@@ -114,21 +113,27 @@ func (p *Pass) run(ctx context.Context) {
 		p.fail(err)
 		return
 	}
-	if p.Mode == ModeFinalize && p.Response.Finalized && children {
+	if p.Releases() {
 		p.removeFinalizer(ctx)
 	}
+}
+
+// Releases says, once the children were written, whether the finalizer goes off
+// at the end of the pass.
+func (p *Pass) Releases() bool {
+	return p.Mode == ModeFinalize && p.Response.Finalized && p.Complete
 }
 
 // settleFinalizer puts the finalizer on, or takes off one that no hook needs. It
 // reports whether the pass goes on.
 func (p *Pass) settleFinalizer(ctx context.Context) bool {
-	name := p.Definition.Finalizer
-	switch has, wanted := p.Parent.HasFinalizer(name), p.Definition.Hooks.Finalize != nil; {
+	name, finalizers := p.Definition.Finalizer, p.Parent.Finalizers()
+	switch has, wanted := engine.HasFinalizer(p.Parent, name), p.Definition.Hooks.Finalize != nil; {
 	case p.Mode == ModeRelease || has && !wanted:
 		return p.removeFinalizer(ctx)
-	case !has && wanted && p.Mode != ModeFinalize:
+	case wanted && p.Mode != ModeFinalize && !p.Parent.HasFinalizer(name):
 		return p.writeParent("add the finalizer to", func() (*object.Object, error) {
-			return p.Writer.SetFinalizers(ctx, p.Rule.Kind, p.Parent, append(slices.Clone(p.Parent.Finalizers()), name))
+			return p.Writer.SetFinalizers(ctx, p.Rule.Kind, p.Parent, engine.WithFinalizer(finalizers, name))
 		})
 	}
 	return true
@@ -136,11 +141,11 @@ func (p *Pass) settleFinalizer(ctx context.Context) bool {
 
 func (p *Pass) removeFinalizer(ctx context.Context) bool {
 	name := p.Definition.Finalizer
-	if !p.Parent.HasFinalizer(name) {
+	if !engine.HasFinalizer(p.Parent, name) {
 		return true
 	}
 	return p.writeParent("remove the finalizer from", func() (*object.Object, error) {
-		return p.Writer.SetFinalizers(ctx, p.Rule.Kind, p.Parent, slices.DeleteFunc(slices.Clone(p.Parent.Finalizers()), func(f string) bool { return f == name }))
+		return p.Writer.SetFinalizers(ctx, p.Rule.Kind, p.Parent, engine.WithoutFinalizer(p.Parent.Finalizers(), name))
 	})
 }
 
@@ -151,8 +156,7 @@ func (p *Pass) writeParent(what string, write func() (*object.Object, error)) bo
 		p.fail(fmt.Errorf("cannot %s %q: %w", what, p.Parent, err))
 		return false
 	}
-	p.wrote(p.Caches.Parents[written.Key().GroupKind()], written)
-	p.Parent = written
+	p.wroteParent(written)
 	return true
 }
 
@@ -160,10 +164,7 @@ func (p *Pass) writeParent(what string, write func() (*object.Object, error)) bo
 // several states of one parent apart that are asked about in one pass; it is
 // empty for the parent as it is. Ask may be called by several goroutines at once.
 func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) (*hook.Response, error) {
-	which, asked := hook.Sync, p.Hooks.Sync
-	if p.Mode == ModeFinalize {
-		which, asked = hook.Finalize, p.Hooks.Finalize
-	}
+	which, asked := p.asked()
 	request := &hook.Request{
 		Flavor: p.Flavor, Call: which, Controller: p.Declared, Parent: parent, Children: p.Children, Related: p.Related,
 	}
@@ -182,10 +183,24 @@ func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) 
 			logging.KeyParent, parent.Key().String(), "field", note.Path, "problem", note.Problem)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", which, asked.Caller.URL(), err)
+		return nil, p.Unusable(err)
 	}
 	asked.Caller.Accept(about)
 	return response, nil
+}
+
+// asked is the hook of the pass.
+func (p *Pass) asked() (hook.Call, *Hook) {
+	if p.Mode == ModeFinalize {
+		return hook.Finalize, p.Hooks.Finalize
+	}
+	return hook.Sync, p.Hooks.Sync
+}
+
+// Unusable is the error of an answer that is wrong, and says whose it is.
+func (p *Pass) Unusable(err error) error {
+	which, asked := p.asked()
+	return fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", which, asked.Caller.URL(), err)
 }
 
 // writeChildren brings the children to what the hook wants. It reports whether

@@ -83,7 +83,7 @@ func TestSelectedAreAllFound(t *testing.T) {
 
 func TestStateSaysWhyACopyIsNotFull(t *testing.T) {
 	shared := cache.NewSharedIndexInformerWithOptions(&source{}, nil, cache.SharedIndexInformerOptions{Indexers: indexers})
-	one := &informer{shared: shared}
+	one := &informer{shared: shared, failed: make(chan struct{})}
 	copied := &Cache{informer: one}
 	if full, err := copied.State(); full || err != nil {
 		t.Errorf("at the start: %v, %v", full, err)

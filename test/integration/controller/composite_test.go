@@ -399,18 +399,3 @@ func TestChangeOfTheController(t *testing.T) {
 	f.patch(parent, `{"spec":{"value":"after"}}`)
 	f.waitChildren("a-", map[string]string{})
 }
-
-func TestDecoratorControllersAreRefusedAloud(t *testing.T) {
-	f := newFixture(t)
-	f.start()
-	decorator := &unstructured.Unstructured{Object: object{
-		"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.DecoratorControllerKind,
-		"metadata": object{"name": f.ns, "labels": object{testLabel: f.ns}},
-		"spec":     object{"resources": []any{object{"apiVersion": "v1", "resource": "configmaps"}}},
-	}}
-	if err := f.client.Create(t.Context(), decorator); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.client.Delete(context.Background(), decorator) })
-	f.event(decorator, "CreateError", "not supported")
-}

@@ -201,10 +201,11 @@ func (f *fixture) composite(change func(*v1alpha1.CompositeController)) *v1alpha
 	return cc
 }
 
-// put creates or replaces a CompositeController, and removes it at the end.
-func (f *fixture) put(cc *v1alpha1.CompositeController) {
+// put creates or replaces an object that declares a controller, and removes it at
+// the end.
+func (f *fixture) put(declared client.Object) {
 	f.t.Helper()
-	content, err := json.Marshal(cc)
+	content, err := json.Marshal(declared)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -422,6 +423,13 @@ type write struct {
 // the test's namespace.
 func (f *fixture) writes() []write {
 	f.t.Helper()
+	return f.writesThat(func(w write) bool { return w.ObjectRef.Namespace == f.ns })
+}
+
+// writesThat are the writes and reads of single objects, but for events, that a
+// controller made and that are as wanted.
+func (f *fixture) writesThat(wanted func(write) bool) []write {
+	f.t.Helper()
 	file, err := os.Open(f.cp.AuditLog(0))
 	if err != nil {
 		f.t.Fatal(err)
@@ -435,7 +443,7 @@ func (f *fixture) writes() []write {
 		if json.Unmarshal(lines.Bytes(), &one) != nil {
 			continue
 		}
-		if one.User.Username == controllerUser && one.ObjectRef.Namespace == f.ns && one.ObjectRef.Resource != "events" {
+		if one.User.Username == controllerUser && one.ObjectRef.Resource != "events" && wanted(one) {
 			found = append(found, one)
 		}
 	}
