@@ -3,14 +3,17 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"github.com/metacontroller-solo/solo/pkg/controller/plan/owned"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -37,6 +40,9 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 type Writer struct {
 	client rest.Interface
 	fence  Fence
+	// applier is the field manager of server-side apply; empty if that is not how
+	// children are written.
+	applier string
 }
 
 // Fence says until when this process may write, or why it may not.
@@ -65,6 +71,66 @@ func NewWriter(client rest.Interface, fence Fence) *Writer {
 	return &Writer{client: client, fence: fence}
 }
 
+// Applying is a Writer of children by server-side apply, as this field manager.
+func (w *Writer) Applying(manager string) *Writer {
+	return &Writer{client: w.client, fence: w.fence, applier: manager}
+}
+
+// ServerSideApply says whether children are to be written by server-side apply.
+func (w *Writer) ServerSideApply() bool { return w.applier != "" }
+
+// Apply writes an object by server-side apply and takes every field in it from
+// whoever owns it. The API server refuses it with a conflict if the object is
+// there in another resourceVersion than o has, or if o has a UID and there is no
+// object with it.
+func (w *Writer) Apply(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
+	return w.write(ctx, w.applying(kind, o), o.AppendJSON(nil))
+}
+
+// Preview is a dry run of Update, or of Apply.
+func (w *Writer) Preview(ctx context.Context, kind object.Kind, o *object.Object, apply bool) (*object.Object, error) {
+	request := w.updating(kind, o)
+	if apply {
+		request = w.applying(kind, o)
+	}
+	return w.write(ctx, request.Param("dryRun", metav1.DryRunAll), o.AppendJSON(nil))
+}
+
+// HandOver makes the fields of an object that were written by updates, and
+// remembered in the last-applied annotation, the applying field manager's, and
+// takes the annotation off. Who owns what is not in the caches, so it is read;
+// it happens once for an object, after the strategy was changed.
+func (w *Writer) HandOver(ctx context.Context, kind object.Kind, observed *object.Object) (*object.Object, error) {
+	path := Path(kind, observed.Namespace(), observed.Name())
+	reading, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	live, err := w.client.Get().AbsPath(path).Do(reading).Raw()
+	if err != nil {
+		return nil, err
+	}
+	now, err := object.FromJSON(live)
+	if err != nil {
+		return nil, err
+	}
+	if now.UID() != observed.UID() || now.ResourceVersion() != observed.ResourceVersion() {
+		return nil, apierrors.NewConflict(kind.GroupVersionResource().GroupResource(), observed.Name(), errors.New("it changed"))
+	}
+	patch, err := owned.Migration(live, w.applier, w.applier, FieldManager)
+	if err != nil {
+		return nil, fmt.Errorf("cannot hand over: %w", err)
+	}
+	return w.write(ctx, w.client.Patch(types.JSONPatchType).AbsPath(path).Param("fieldManager", FieldManager), patch)
+}
+
+func (w *Writer) applying(kind object.Kind, o *object.Object) *rest.Request {
+	return w.client.Patch(types.ApplyPatchType).AbsPath(Path(kind, o.Namespace(), o.Name())).
+		Param("fieldManager", w.applier).Param("force", "true")
+}
+
+func (w *Writer) updating(kind object.Kind, o *object.Object) *rest.Request {
+	return w.client.Put().AbsPath(Path(kind, o.Namespace(), o.Name())).Param("fieldManager", FieldManager)
+}
+
 // Create makes an object and returns it as the API server has it.
 func (w *Writer) Create(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
 	return w.write(ctx, w.client.Post().AbsPath(Path(kind, o.Namespace(), "")).Param("fieldManager", FieldManager), o.AppendJSON(nil))
@@ -74,7 +140,7 @@ func (w *Writer) Create(ctx context.Context, kind object.Kind, o *object.Object)
 // a resourceVersion and a uid is refused by the API server with a conflict if
 // they are not the current ones.
 func (w *Writer) Update(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
-	return w.write(ctx, w.client.Put().AbsPath(Path(kind, o.Namespace(), o.Name())).Param("fieldManager", FieldManager), o.AppendJSON(nil))
+	return w.write(ctx, w.updating(kind, o), o.AppendJSON(nil))
 }
 
 // UpdateStatus replaces the status of an object, by the subresource, under the
@@ -124,7 +190,7 @@ func (w *Writer) Delete(ctx context.Context, kind object.Kind, key object.Key, u
 func (w *Writer) Get(ctx context.Context, kind object.Kind, namespace, name string) (*object.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return parse(w.client.Get().AbsPath(Path(kind, namespace, name)).Do(ctx))
+	return w.parse(w.client.Get().AbsPath(Path(kind, namespace, name)).Do(ctx))
 }
 
 func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) (*object.Object, error) {
@@ -136,13 +202,13 @@ func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) 
 	if body != nil {
 		request = request.Body(body)
 	}
-	return parse(request.Do(ctx))
+	return w.parse(request.Do(ctx))
 }
 
-func parse(result rest.Result) (*object.Object, error) {
+func (w *Writer) parse(result rest.Result) (*object.Object, error) {
 	body, err := result.Raw()
 	if err != nil {
 		return nil, err
 	}
-	return object.FromJSON(body)
+	return object.Reader{FieldManager: w.applier}.FromJSON(body)
 }

@@ -36,6 +36,9 @@ type Options struct {
 	LabelSelector string
 	// MetadataOnly leaves out everything but metadata.
 	MetadataOnly bool
+	// FieldManager is whose applied fields are kept (object.Reader); empty keeps
+	// nobody's.
+	FieldManager string
 }
 
 type informer struct {
