@@ -119,8 +119,8 @@ func TestMerge(t *testing.T) {
 			`{"resources":{"limits":{"cpu":"1001m"}}}`, merge.Changed},
 		{"elsewhere a text is a text", `{"data":{"cpu":"1"}}`, `{"data":{"cpu":"1000m"}}`, `{"data":{"cpu":"1000m"}}`, `{"data":{"cpu":"1000m"}}`, merge.Changed},
 
-		{"a quantity in an unknown place that was applied in another form", `{"max":{"cpu":"64"}}`, `{"max":{"cpu":"64000m"}}`, `{"max":{"cpu":"64000m"}}`, ``, merge.Same},
-		{"a quantity in an unknown place that was not applied", `{"max":{"cpu":"64"}}`, `{"max":{"cpu":"63"}}`, `{"max":{"cpu":"64000m"}}`, `{"max":{"cpu":"64000m"}}`, merge.Changed},
+		{"a quantity in an unknown place that was applied in another form", `{"most":{"cpu":"64"}}`, `{"most":{"cpu":"64000m"}}`, `{"most":{"cpu":"64000m"}}`, ``, merge.Same},
+		{"a quantity in an unknown place that was not applied", `{"most":{"cpu":"64"}}`, `{"most":{"cpu":"63"}}`, `{"most":{"cpu":"64000m"}}`, `{"most":{"cpu":"64000m"}}`, merge.Changed},
 		{"the value of an env is a text", `{"env":[{"name":"A","value":"1"}]}`, `{"env":[{"name":"A","value":"1000m"}]}`, `{"env":[{"name":"A","value":"1000m"}]}`, `{"env":[{"name":"A","value":"1000m"}]}`, merge.Changed},
 		{"a time in another form", `{"s":{"t":"2026-01-01T01:00:00.000000Z"}}`, `{"s":{"t":"2026-01-01T02:00:00+01:00"}}`, `{"s":{"t":"2026-01-01T02:00:00+01:00"}}`, ``, merge.Same},
 		{"another time", `{"s":{"t":"2026-01-01T01:00:00Z"}}`, `{"s":{"t":"2026-01-01T02:00:00Z"}}`, `{"s":{"t":"2026-01-01T02:00:00Z"}}`, `{"s":{"t":"2026-01-01T02:00:00Z"}}`, merge.Changed},

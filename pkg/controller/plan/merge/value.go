@@ -182,8 +182,11 @@ func empty(value any) bool {
 // Objects whose fields are quantities, and fields that are one: the API server
 // writes them in a form of its own.
 var (
-	quantityObjects = map[string]bool{"limits": true, "requests": true, "capacity": true, "hard": true, "overhead": true}
-	quantityFields  = map[string]bool{"sizeLimit": true, "divisor": true}
+	quantityObjects = map[string]bool{
+		"limits": true, "requests": true, "capacity": true, "hard": true, "overhead": true,
+		"max": true, "min": true, "default": true, "defaultRequest": true, "maxLimitRequestRatio": true,
+	}
+	quantityFields = map[string]bool{"sizeLimit": true, "divisor": true, "averageValue": true}
 )
 
 // textObjects are objects whose fields are texts that the API server keeps to
