@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -84,6 +86,9 @@ func (w *Writer) ServerSideApply() bool { return w.applier != "" }
 // there in another resourceVersion than o has, or if o has a UID and there is no
 // object with it.
 func (w *Writer) Apply(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
+	if err := checkPath(o); err != nil {
+		return nil, err
+	}
 	return w.write(ctx, w.applying(kind, o), o.AppendJSON(nil))
 }
 
@@ -101,12 +106,12 @@ func (w *Writer) Preview(ctx context.Context, kind object.Kind, o *object.Object
 // takes the annotation off. Who owns what is not in the caches, so it is read;
 // it happens once for an object, after the strategy was changed.
 func (w *Writer) HandOver(ctx context.Context, kind object.Kind, observed *object.Object) (*object.Object, error) {
-	path := Path(kind, observed.Namespace(), observed.Name())
+	at := Path(kind, observed.Namespace(), observed.Name())
 	reading, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	live, err := w.client.Get().AbsPath(path).Do(reading).Raw()
+	live, err := w.client.Get().AbsPath(at).Do(reading).Raw()
 	if err != nil {
-		return nil, err
+		return nil, said(live, err)
 	}
 	now, err := object.FromJSON(live)
 	if err != nil {
@@ -119,7 +124,18 @@ func (w *Writer) HandOver(ctx context.Context, kind object.Kind, observed *objec
 	if err != nil {
 		return nil, fmt.Errorf("cannot hand over: %w", err)
 	}
-	return w.write(ctx, w.client.Patch(types.JSONPatchType).AbsPath(path).Param("fieldManager", FieldManager), patch)
+	return w.write(ctx, w.client.Patch(types.JSONPatchType).AbsPath(at).Param("fieldManager", FieldManager), patch)
+}
+
+// checkPath refuses an object whose names would lead its path to another one: a
+// hook may have written "../secrets/x".
+func checkPath(o *object.Object) error {
+	for field, name := range map[string]string{"metadata.name": o.Name(), "metadata.namespace": o.Namespace()} {
+		if wrong := path.IsValidPathSegmentName(name); len(wrong) > 0 {
+			return apierrors.NewBadRequest(fmt.Sprintf("%s %q %s", field, name, wrong[0]))
+		}
+	}
+	return nil
 }
 
 func (w *Writer) applying(kind object.Kind, o *object.Object) *rest.Request {
@@ -133,6 +149,9 @@ func (w *Writer) updating(kind object.Kind, o *object.Object) *rest.Request {
 
 // Create makes an object and returns it as the API server has it.
 func (w *Writer) Create(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
+	if err := checkPath(o); err != nil {
+		return nil, err
+	}
 	return w.write(ctx, w.client.Post().AbsPath(Path(kind, o.Namespace(), "")).Param("fieldManager", FieldManager), o.AppendJSON(nil))
 }
 
@@ -208,7 +227,27 @@ func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) 
 func (w *Writer) parse(result rest.Result) (*object.Object, error) {
 	body, err := result.Raw()
 	if err != nil {
-		return nil, err
+		return nil, said(body, err)
 	}
 	return object.Reader{FieldManager: w.applier}.FromJSON(body)
+}
+
+// said is the error that the API server sent, where client-go made another of it:
+// of a Status without a reason, such as that of an apply with a field that the
+// schema does not have, it keeps nothing but the code.
+func said(body []byte, err error) error {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		return err
+	}
+	var status metav1.Status
+	if json.Unmarshal(body, &status) != nil || status.Kind != "Status" || status.Message == "" {
+		return err
+	}
+	status.Reason = cmp.Or(status.Reason, known.Status().Reason)
+	status.Code = cmp.Or(status.Code, known.Status().Code)
+	if status.Details == nil {
+		status.Details = known.Status().Details
+	}
+	return &apierrors.StatusError{ErrStatus: status}
 }

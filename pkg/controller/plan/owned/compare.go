@@ -287,6 +287,8 @@ func appended(at place, extra any) bool {
 
 // WithoutNulls is a value in which no object has a field that is null: to apply a
 // null is to own it, and a hook that sends one means that there is no such field.
+// So it is with the empty protocol of a port: it is a part of the port's key, and
+// the API server would take the port for another one than that with the default.
 // The argument is not changed; the result shares with it.
 func WithoutNulls(value map[string]any) map[string]any {
 	out, _ := withoutNulls(value).(map[string]any)
@@ -298,7 +300,7 @@ func withoutNulls(value any) any {
 	case map[string]any:
 		out := make(map[string]any, len(value))
 		for key, field := range value {
-			if field != nil {
+			if field != nil && (key != protocolField || field != "" || !isPort(value)) {
 				out[key] = withoutNulls(field)
 			}
 		}
@@ -312,4 +314,8 @@ func withoutNulls(value any) any {
 	default:
 		return value
 	}
+}
+
+func isPort(fields map[string]any) bool {
+	return fields["port"] != nil || fields["containerPort"] != nil
 }

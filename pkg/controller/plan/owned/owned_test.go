@@ -97,8 +97,8 @@ func TestCompare(t *testing.T) {
 }
 
 func TestWithoutNulls(t *testing.T) {
-	got := owned.WithoutNulls(decode(t, `{"a":null,"b":{"c":null,"d":1},"e":[null,{"f":null}]}`))
-	if diff := cmp.Diff(decode(t, `{"b":{"d":1},"e":[null,{}]}`), got); diff != "" {
+	got := owned.WithoutNulls(decode(t, `{"a":null,"b":{"c":null,"d":1},"e":[null,{"f":null}],"p":[{"port":1,"protocol":""},{"protocol":""}]}`))
+	if diff := cmp.Diff(decode(t, `{"b":{"d":1},"e":[null,{}],"p":[{"port":1},{"protocol":""}]}`), got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
