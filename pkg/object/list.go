@@ -95,7 +95,7 @@ func ListFromJSON(data []byte) (*List, error) {
 				raw = buffer
 			}
 		}
-		o, err := parse(raw, true)
+		o, err := parse(raw, true, "")
 		var field *FieldError
 		if errors.As(err, &field) {
 			err = field.Under(element("items", i))

@@ -48,6 +48,8 @@ type Object struct {
 	// annotations is where in body the annotations are; they are decoded on
 	// demand, for most of them is a copy of the body (last applied).
 	annotations span
+	// applied are the fields that one field manager applied, see Reader.
+	applied string
 	// body backs some of the strings above, but none that goes into a Key.
 	body string
 }
@@ -159,6 +161,11 @@ func (o *Object) Unstructured() *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: o.Content()}
 }
 
+// Applied are the fields that the Reader's field manager owns by server-side
+// apply, in the form that the API server keeps them in (FieldsV1 JSON). It is
+// empty if there are none, or if they were not kept.
+func (o *Object) Applied() string { return o.applied }
+
 // SameAs says whether two objects are the same state of the same object, byte by
 // byte.
 func (o *Object) SameAs(other *Object) bool {
@@ -231,7 +238,7 @@ func FromContent(content map[string]any) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parse(data, false)
+	return parse(data, false, "")
 }
 
 // intern makes one string of the many equal ones that a cache would hold.

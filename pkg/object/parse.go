@@ -60,15 +60,16 @@ func (s span) shifted(cut span) span {
 // and not kept. metadata.managedFields is left out. The error is a *FieldError
 // where a field is wrong.
 func FromJSON(data []byte) (*Object, error) {
-	return parse(data, true)
+	return parse(data, true, "")
 }
 
 // parse reads metadata and checks the syntax of everything else. Where a key
 // occurs twice, the last one counts, as for encoding/json.
-func parse(data []byte, strip bool) (*Object, error) {
+func parse(data []byte, strip bool, manager string) (*Object, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
 	p.reset(data)
+	p.manager = manager
 	if err := p.document(); err != nil {
 		var field *FieldError
 		if errors.As(err, &field) {
@@ -109,6 +110,9 @@ type parser struct {
 	labels                                          []span // key, value, key, value
 	finalizers                                      []span
 	managed                                         span // with the comma that belongs to it
+	// manager is whose applied fields are kept; empty keeps nobody's.
+	manager string
+	applied span
 }
 
 func (p *parser) document() error {
@@ -217,6 +221,8 @@ func (p *parser) metadataField(name []byte) error {
 			p.owners = append(p.owners, one)
 			return nil
 		})
+	case "managedFields":
+		return p.managedFields()
 	default:
 		return p.in.SkipValue()
 	}
@@ -429,6 +435,7 @@ func (p *parser) object(strip bool) (*Object, error) {
 		name:            own(p.name),
 		uid:             own(p.uid),
 		resourceVersion: own(p.resourceVersion),
+		applied:         string(p.data[p.applied.start:p.applied.end]),
 		deletion:        text(p.deletion),
 		annotations:     p.annotations.shifted(cut),
 		body:            body,

@@ -52,6 +52,7 @@ var table = []row{
 	{"pkg/controller/decorator/change", rules},
 	{"pkg/controller/plan", rules},
 	{"pkg/controller/plan/merge", rules},
+	{"pkg/controller/plan/owned", rules},
 	{"pkg/guard/identify", rules},
 	{"pkg/guard/attempt", rules},
 	{"pkg/guard/decide", rules},

@@ -37,11 +37,13 @@ type hostParts struct {
 
 // hostsOf makes a host for each kind of object that declares controllers.
 func hostsOf(parts hostParts) []*engine.Host {
+	// One copy of a kind is for parents and children alike.
+	options := watch.Options{FieldManager: parts.config.fieldManager()}
 	host := func(name, resource string, build engine.Build) *engine.Host {
 		return engine.NewHost(engine.HostConfig{
 			Name:     name,
 			Declared: parts.caches.Acquire(parts.kinds[resource], watch.Options{LabelSelector: parts.config.Selector.String()}),
-			Open:     func(kind object.Kind) engine.Cache { return parts.caches.Acquire(kind, watch.Options{}) },
+			Open:     func(kind object.Kind) engine.Cache { return parts.caches.Acquire(kind, options) },
 			Lookup:   parts.lookupRelated,
 			Build:    build,
 			Workers:  parts.config.Workers,

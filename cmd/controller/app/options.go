@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
@@ -17,6 +19,7 @@ import (
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
+	"github.com/metacontroller-solo/solo/pkg/controller/cluster"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/singleton"
 )
@@ -106,8 +109,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.SingletonNamespace, flagSingletonLeaseSpace, singleton.DefaultNamespace, "Namespace of the lease that only one instance in the cluster holds. It must be the same for all of them.")
 	flags.StringVar(&o.SingletonName, flagSingletonLeaseName, singleton.DefaultName, "Name of that lease.")
 	flags.StringVar(&o.TargetLabelSelector, flagTargetLabelSelector, "", "Run only the controllers whose objects have these labels.")
-	flags.StringVar(&o.ApplyStrategy, flagApplyStrategy, applyDynamic, "How children are written: "+applyDynamic+".")
-	flags.StringVar(&o.ApplyFieldManager, flagApplyFieldManager, "metacontroller", "Field manager of server-side apply.")
+	flags.StringVar(&o.ApplyStrategy, flagApplyStrategy, applyDynamic, "How children are written: "+applyDynamic+" or "+applyServerSide+".")
+	flags.StringVar(&o.ApplyFieldManager, flagApplyFieldManager, cluster.FieldManager, "Field manager of server-side apply.")
 	flags.StringVar(&o.Kubeconfig, flagKubeconfig, "", "Path of a kubeconfig; empty means $KUBECONFIG, the Pod's service account, or ~/.kube/config.")
 	flags.BoolVar(&o.Version, flagVersion, false, "Print the version and exit.")
 	o.Zap = logging.BindFlags(flags)
@@ -162,12 +165,11 @@ func (o *Options) Complete(getenv func(string) string) (*Config, error) {
 			bad(one.flag, "%q is not a name: %s", one.name, wrong[0])
 		}
 	}
-	switch o.ApplyStrategy {
-	case applyDynamic:
-	case applyServerSide:
-		bad(flagApplyStrategy, "%s is not supported by this version; use %s", applyServerSide, applyDynamic)
-	default:
+	if o.ApplyStrategy != applyDynamic && o.ApplyStrategy != applyServerSide {
 		bad(flagApplyStrategy, "must be %s or %s, not %q", applyDynamic, applyServerSide, o.ApplyStrategy)
+	}
+	if !isFieldManager(o.ApplyFieldManager) {
+		bad(flagApplyFieldManager, "must be 1 to %d printable characters, not %q", fieldManagerMaxLength, o.ApplyFieldManager)
 	}
 	selector, err := labels.Parse(o.TargetLabelSelector)
 	if err != nil {
@@ -185,6 +187,25 @@ func (o *Options) Complete(getenv func(string) string) (*Config, error) {
 		return nil, err
 	}
 	return config, nil
+}
+
+// fieldManagerMaxLength is the API server's limit of a field manager's name, in
+// bytes (validation.FieldManagerMaxLength of apimachinery).
+const fieldManagerMaxLength = 128
+
+// isFieldManager says whether the API server takes this as a field manager's name.
+func isFieldManager(name string) bool {
+	return name != "" && len(name) <= fieldManagerMaxLength &&
+		utf8.ValidString(name) && strings.IndexFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
+}
+
+// fieldManager is the field manager of server-side apply; empty if children are
+// not written by that.
+func (c *Config) fieldManager() string {
+	if c.ApplyStrategy == applyServerSide {
+		return c.ApplyFieldManager
+	}
+	return ""
 }
 
 func ownNamespace(getenv func(string) string, otherwise string) string {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +74,25 @@ func TestAllFlagsOfThePublicOne(t *testing.T) {
 	}
 	if c := complete(t, "--client-go-qps=0.2"); c.Rest.Burst != 1 {
 		t.Errorf("burst is %d", c.Rest.Burst)
+	}
+}
+
+func TestFieldManager(t *testing.T) {
+	if got := complete(t).fieldManager(); got != "" {
+		t.Errorf("%q without server-side apply", got)
+	}
+	if got := complete(t, "--apply-strategy=server-side-apply").fieldManager(); got != "metacontroller" {
+		t.Errorf("%q by default", got)
+	}
+	if got := complete(t, "--apply-strategy=server-side-apply", "--apply-strategy-ssa-field-manager=me").fieldManager(); got != "me" {
+		t.Errorf("%q is not the one of the flag", got)
+	}
+	for name, valid := range map[string]bool{
+		"a": true, "my manager/1": true, strings.Repeat("x", 128): true, strings.Repeat("x", 129): false, "": false, "a\nb": false, "\xff": false,
+	} {
+		if isFieldManager(name) != valid {
+			t.Errorf("%q: valid %t", name, !valid)
+		}
 	}
 }
 

@@ -270,7 +270,7 @@ func control(ctx context.Context, parts controlParts) error {
 
 	hosts := hostsOf(hostParts{
 		config: config, caches: caches, table: table, definitions: definitions, kinds: parts.kinds,
-		writer: cluster.NewWriter(ways.objects, fence), events: events, log: log,
+		writer: cluster.NewWriter(ways.objects, fence).Applying(config.fieldManager()), events: events, log: log,
 	})
 	parts.series.follow(hosts)
 	ctx, cancel := context.WithCancel(ctx)

@@ -21,6 +21,16 @@ type Writer interface {
 	// Update replaces the object, if it still has the UID and resourceVersion
 	// that o has, and returns it as the server has it now.
 	Update(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error)
+	// Apply writes the object by server-side apply, with force. With a UID and
+	// resourceVersion it must still have them; with a resourceVersion that no
+	// object has (plan.Step.Apply) it must not exist. Otherwise it is a conflict.
+	Apply(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error)
+	// Preview returns what Update, or with apply set Apply, would make of the
+	// object, and writes nothing.
+	Preview(ctx context.Context, kind object.Kind, o *object.Object, apply bool) (*object.Object, error)
+	// HandOver carries out plan.HandOver, if the object is still as it was
+	// observed.
+	HandOver(ctx context.Context, kind object.Kind, observed *object.Object) (*object.Object, error)
 	// Delete deletes with background propagation, if the object still has this
 	// UID.
 	Delete(ctx context.Context, kind object.Kind, key object.Key, uid types.UID) error

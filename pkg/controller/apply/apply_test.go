@@ -49,6 +49,23 @@ func parent(t interface{ Fatal(...any) }) *object.Object {
 // fake is a Writer of functions.
 type fake struct {
 	write func(action plan.Action, key object.Key) error
+	// preview is what a dry run answers.
+	preview func(o *object.Object) (*object.Object, error)
+	// applied counts applies.
+	applied *int
+}
+
+func (f fake) Apply(_ context.Context, _ object.Kind, o *object.Object) (*object.Object, error) {
+	*f.applied++
+	return f.done(o, f.write(plan.Update, o.Key()))
+}
+
+func (f fake) Preview(_ context.Context, _ object.Kind, o *object.Object, _ bool) (*object.Object, error) {
+	return f.preview(o)
+}
+
+func (f fake) HandOver(_ context.Context, _ object.Kind, o *object.Object) (*object.Object, error) {
+	return f.done(o, f.write(plan.HandOver, o.Key()))
 }
 
 func (f fake) done(o *object.Object, err error) (*object.Object, error) {
@@ -135,6 +152,66 @@ func TestErrorsOfTheServer(t *testing.T) {
 		if last := got.Done[len(got.Done)-1]; last.Key.Name != "b" || last.Written == nil {
 			t.Errorf("%v %v: the rest was not done", tt.action, tt.err)
 		}
+	}
+}
+
+func TestNothingIsDeletedForADifferenceThatStays(t *testing.T) {
+	group := schema.GroupResource{Resource: "pods"}
+	observed := parse(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"1"},"spec":{"a":"default"},"status":{"x":1}}`)
+	would := func(text string) func(*object.Object) (*object.Object, error) {
+		return func(*object.Object) (*object.Object, error) { return parse(t, text), nil }
+	}
+	fails := func(err error) func(*object.Object) (*object.Object, error) {
+		return func(*object.Object) (*object.Object, error) { return nil, err }
+	}
+	tests := []struct {
+		name            string
+		preview         func(*object.Object) (*object.Object, error)
+		deleted, failed bool
+	}{
+		{"nothing would change", would(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"2","generation":2},"spec":{"a":"default"}}`), false, false},
+		{"nor in another version", would(`{"apiVersion":"v1beta1","kind":"Pod","metadata":{"name":"a","namespace":"ns"},"spec":{"a":"default"}}`), false, false},
+		{"something would", would(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"ns"},"spec":{"a":"other"}}`), true, false},
+		{"it cannot be changed in place", fails(apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", nil)), true, false},
+		{"this program may not", fails(apierrors.NewForbidden(group, "a", errors.New("no right"))), true, false},
+		{"it changed", fails(apierrors.NewConflict(group, "a", errors.New("changed"))), false, false},
+		{"the server is not there", fails(errors.New("connection refused")), false, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			deleted := false
+			p := plan.Plan{Waiting: true, Steps: []plan.Step{{
+				Action: plan.Delete, Reason: plan.Differs, Kind: pods, Key: observed.Key(), Observed: observed, Unless: observed, Desired: [32]byte{7},
+			}}}
+			got := apply.Run(context.Background(), fake{preview: tt.preview, write: func(plan.Action, object.Key) error { deleted = true; return nil }}, p, 1)
+			if deleted != tt.deleted || (len(got.Failed) > 0) != tt.failed {
+				t.Errorf("deleted %t, failed %v", deleted, got.Failed)
+			}
+			if kept := len(got.Done) == 1 && got.Done[0].Kept; kept {
+				if mark := got.Settled(p)[observed.Key()]; mark != plan.MarkOf(observed, [32]byte{7}) || !got.Retry {
+					t.Errorf("mark %v, retry %t", mark, got.Retry)
+				}
+			}
+		})
+	}
+}
+
+func TestAppliesAreNotSettledByAHandOver(t *testing.T) {
+	applied := 0
+	w := fake{applied: &applied, write: func(plan.Action, object.Key) error { return nil }}
+	made, changed, handed := step(t, plan.Create, pods, "a"), step(t, plan.Update, pods, "b"), step(t, plan.HandOver, pods, "c")
+	made.Apply, changed.Apply = true, true
+	p := plan.Plan{Steps: []plan.Step{made, changed, handed}}
+	got := apply.Run(context.Background(), w, p, 1)
+	settled := got.Settled(p)
+	if _, ok := settled[handed.Key]; applied != 2 || len(got.Done) != 3 || len(settled) != 2 || ok {
+		t.Errorf("%d applied, done %v, settled %v", applied, got.Done, settled)
+	}
+	// An apply that meets no such kind will not by waiting.
+	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "b")
+	got = apply.Run(context.Background(), fake{applied: &applied, write: func(plan.Action, object.Key) error { return gone }}, plan.Plan{Steps: []plan.Step{changed}}, 1)
+	if len(got.Failed) != 1 || got.Retry {
+		t.Errorf("failed %v, retry %t", got.Failed, got.Retry)
 	}
 }
 

@@ -32,9 +32,11 @@ type Result struct {
 // Done is a step that was carried out.
 type Done struct {
 	plan.Step
-	// Written is the object as the server has it after Create or Update; nil
-	// after Delete.
+	// Written is the object as the server has it after Create, Update or HandOver;
+	// nil after Delete.
 	Written *object.Object
+	// Kept says that a Delete with Unless found nothing to do, and did nothing.
+	Kept bool
 }
 
 // Failed is a step that failed.
@@ -64,12 +66,11 @@ func (r Result) Settled(p plan.Plan) plan.Settled {
 	settled := make(plan.Settled, len(p.Settled)+len(r.Done))
 	maps.Copy(settled, p.Settled)
 	for _, done := range r.Done {
-		if done.Written != nil {
-			settled[done.Key] = plan.Mark{
-				UID:             done.Written.UID(),
-				ResourceVersion: done.Written.ResourceVersion(),
-				Desired:         done.Desired,
-			}
+		switch {
+		case done.Kept:
+			settled[done.Key] = plan.MarkOf(done.Observed, done.Desired)
+		case done.Written != nil && done.Action != plan.HandOver:
+			settled[done.Key] = plan.MarkOf(done.Written, done.Desired)
 		}
 	}
 	return settled
@@ -112,17 +113,28 @@ func together(a, b plan.Step) bool {
 type outcome struct {
 	begun   bool
 	written *object.Object
+	kept    bool
 	err     error
 }
 
 func carryOut(ctx context.Context, w Writer, step plan.Step) outcome {
 	out := outcome{begun: true}
 	switch step.Action {
-	case plan.Create:
-		out.written, out.err = w.Create(ctx, step.Kind, step.Object)
-	case plan.Update:
-		out.written, out.err = w.Update(ctx, step.Kind, step.Object)
+	case plan.Create, plan.Update:
+		write := w.Create
+		switch {
+		case step.Apply:
+			write = w.Apply
+		case step.Action == plan.Update:
+			write = w.Update
+		}
+		out.written, out.err = write(ctx, step.Kind, step.Object)
+	case plan.HandOver:
+		out.written, out.err = w.HandOver(ctx, step.Kind, step.Observed)
 	case plan.Delete:
+		if out.kept, out.err = pointless(ctx, w, step); out.kept || out.err != nil {
+			return out
+		}
 		out.err = w.Delete(ctx, step.Kind, step.Key, step.Observed.UID())
 		if apierrors.IsNotFound(out.err) {
 			out.err = nil // it is gone, which is what was wanted
@@ -131,6 +143,34 @@ func carryOut(ctx context.Context, w Writer, step plan.Step) outcome {
 		out.err = fmt.Errorf("there is no action %d", step.Action)
 	}
 	return out
+}
+
+// pointless finds out whether a child would be deleted for a difference that
+// stays: one between what is desired and how the API server writes it. A write in
+// place that is refused is a difference; so is one that this program has no right
+// to, which it needs for nothing else.
+func pointless(ctx context.Context, w Writer, step plan.Step) (bool, error) {
+	if step.Unless == nil {
+		return false, nil
+	}
+	would, err := w.Preview(ctx, step.Kind, step.Unless, step.Apply)
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return same(step.Observed, would), nil
+}
+
+// same says whether two states of an object say the same, whatever they remember
+// of what was applied.
+func same(a, b *object.Object) bool {
+	before, after := object.WithoutNoise(a.Content()), object.WithoutNoise(b.Content())
+	// The answer is in the version of the request.
+	delete(before, "apiVersion")
+	delete(after, "apiVersion")
+	return object.Equal(before, after)
 }
 
 func resultOf(ctx context.Context, p plan.Plan, outcomes []outcome) Result {
@@ -142,8 +182,10 @@ func resultOf(ctx context.Context, p plan.Plan, outcomes []outcome) Result {
 		case !out.begun:
 			r.Interrupted = ctx.Err()
 		case out.err == nil:
-			r.Done = append(r.Done, Done{Step: step, Written: out.written})
-		case Outdated(step.Action, out.err):
+			r.Done = append(r.Done, Done{Step: step, Written: out.written, Kept: out.kept})
+			// Nothing was written, so nothing else reminds of those that wait.
+			r.Retry = r.Retry || out.kept && p.Waiting
+		case Outdated(step.Action, out.err) && !unserved(step, out.err):
 			r.Retry = true
 		default:
 			r.Failed = append(r.Failed, Failed{Step: step, Err: fmt.Errorf("cannot %s %s %q: %w",
@@ -168,4 +210,10 @@ func Outdated(action plan.Action, err error) bool {
 	default:
 		return apierrors.IsNotFound(err)
 	}
+}
+
+// unserved says that an apply found no such kind, in that version, or namespace: an
+// object that is gone would be a conflict.
+func unserved(step plan.Step, err error) bool {
+	return step.Apply && apierrors.IsNotFound(err)
 }

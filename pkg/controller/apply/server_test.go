@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -68,6 +69,31 @@ func (s *server) Update(_ context.Context, kind object.Kind, o *object.Object) (
 		s.objects[key] = content
 	}
 	return object.FromContent(s.objects[key])
+}
+
+// Preview is Update on a copy.
+func (s *server) Preview(ctx context.Context, kind object.Kind, o *object.Object, apply bool) (*object.Object, error) {
+	if apply {
+		return s.Apply(ctx, kind, o)
+	}
+	s.mu.Lock()
+	dry := newServer()
+	dry.version = s.version
+	if content, ok := s.objects[o.Key()]; ok {
+		dry.objects[o.Key()] = content
+	}
+	s.mu.Unlock()
+	return dry.Update(ctx, kind, o)
+}
+
+// Apply is not modelled here: package owned is tested with the API server's own
+// library.
+func (s *server) Apply(context.Context, object.Kind, *object.Object) (*object.Object, error) {
+	return nil, errors.New("this server does not apply")
+}
+
+func (s *server) HandOver(context.Context, object.Kind, *object.Object) (*object.Object, error) {
+	return nil, errors.New("this server does not apply")
 }
 
 func (s *server) Delete(_ context.Context, kind object.Kind, key object.Key, uid types.UID) error {

@@ -1,17 +1,22 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"github.com/metacontroller-solo/solo/pkg/controller/plan/owned"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -38,6 +43,9 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 type Writer struct {
 	client rest.Interface
 	fence  Fence
+	// applier is the field manager of server-side apply; empty if that is not how
+	// children are written.
+	applier string
 }
 
 // Fence says until when this process may write, or why it may not.
@@ -66,8 +74,85 @@ func NewWriter(client rest.Interface, fence Fence) *Writer {
 	return &Writer{client: client, fence: fence}
 }
 
+// Applying is a Writer of children by server-side apply, as this field manager.
+func (w *Writer) Applying(manager string) *Writer {
+	return &Writer{client: w.client, fence: w.fence, applier: manager}
+}
+
+// ServerSideApply says whether children are to be written by server-side apply.
+func (w *Writer) ServerSideApply() bool { return w.applier != "" }
+
+// Apply writes an object by server-side apply and takes every field in it from
+// whoever owns it. The API server refuses it with a conflict if the object is
+// there in another resourceVersion than o has, or if o has a UID and there is no
+// object with it.
+func (w *Writer) Apply(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
+	if err := checkPath(o); err != nil {
+		return nil, err
+	}
+	return w.write(ctx, w.applying(kind, o), o.AppendJSON(nil))
+}
+
+// Preview is a dry run of Update, or of Apply.
+func (w *Writer) Preview(ctx context.Context, kind object.Kind, o *object.Object, apply bool) (*object.Object, error) {
+	request := w.updating(kind, o)
+	if apply {
+		request = w.applying(kind, o)
+	}
+	return w.write(ctx, request.Param("dryRun", metav1.DryRunAll), o.AppendJSON(nil))
+}
+
+// HandOver makes the fields of an object that were written by updates, and
+// remembered in the last-applied annotation, the applying field manager's, and
+// takes the annotation off. Who owns what is not in the caches, so it is read;
+// it happens once for an object, after the strategy was changed.
+func (w *Writer) HandOver(ctx context.Context, kind object.Kind, observed *object.Object) (*object.Object, error) {
+	at := Path(kind, observed.Namespace(), observed.Name())
+	reading, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	live, err := w.client.Get().AbsPath(at).Do(reading).Raw()
+	if err != nil {
+		return nil, said(live, err)
+	}
+	now, err := object.FromJSON(live)
+	if err != nil {
+		return nil, err
+	}
+	if now.UID() != observed.UID() || now.ResourceVersion() != observed.ResourceVersion() {
+		return nil, apierrors.NewConflict(kind.GroupVersionResource().GroupResource(), observed.Name(), errors.New("it changed"))
+	}
+	patch, err := owned.Migration(live, w.applier, w.applier, FieldManager)
+	if err != nil {
+		return nil, fmt.Errorf("cannot hand over: %w", err)
+	}
+	return w.write(ctx, w.client.Patch(types.JSONPatchType).AbsPath(at).Param("fieldManager", FieldManager), patch)
+}
+
+// checkPath refuses an object whose names would lead its path to another one: a
+// hook may have written "../secrets/x".
+func checkPath(o *object.Object) error {
+	for field, name := range map[string]string{"metadata.name": o.Name(), "metadata.namespace": o.Namespace()} {
+		if wrong := path.IsValidPathSegmentName(name); len(wrong) > 0 {
+			return apierrors.NewBadRequest(fmt.Sprintf("%s %q %s", field, name, wrong[0]))
+		}
+	}
+	return nil
+}
+
+func (w *Writer) applying(kind object.Kind, o *object.Object) *rest.Request {
+	return w.client.Patch(types.ApplyPatchType).AbsPath(Path(kind, o.Namespace(), o.Name())).
+		Param("fieldManager", w.applier).Param("force", "true")
+}
+
+func (w *Writer) updating(kind object.Kind, o *object.Object) *rest.Request {
+	return w.client.Put().AbsPath(Path(kind, o.Namespace(), o.Name())).Param("fieldManager", FieldManager)
+}
+
 // Create makes an object and returns it as the API server has it.
 func (w *Writer) Create(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
+	if err := checkPath(o); err != nil {
+		return nil, err
+	}
 	return w.write(ctx, w.client.Post().AbsPath(Path(kind, o.Namespace(), "")).Param("fieldManager", FieldManager), o.AppendJSON(nil))
 }
 
@@ -75,7 +160,7 @@ func (w *Writer) Create(ctx context.Context, kind object.Kind, o *object.Object)
 // a resourceVersion and a uid is refused by the API server with a conflict if
 // they are not the current ones.
 func (w *Writer) Update(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
-	return w.write(ctx, w.client.Put().AbsPath(Path(kind, o.Namespace(), o.Name())).Param("fieldManager", FieldManager), o.AppendJSON(nil))
+	return w.write(ctx, w.updating(kind, o), o.AppendJSON(nil))
 }
 
 // UpdateStatus replaces the status of an object, by the subresource, under the
@@ -139,7 +224,7 @@ func (w *Writer) Delete(ctx context.Context, kind object.Kind, key object.Key, u
 func (w *Writer) Get(ctx context.Context, kind object.Kind, namespace, name string) (*object.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return parse(w.client.Get().AbsPath(Path(kind, namespace, name)).Do(ctx))
+	return w.parse(w.client.Get().AbsPath(Path(kind, namespace, name)).Do(ctx))
 }
 
 func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) (*object.Object, error) {
@@ -151,17 +236,33 @@ func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) 
 	if body != nil {
 		request = request.Body(body)
 	}
-	return parse(request.Do(ctx))
+	return w.parse(request.Do(ctx))
 }
 
-func parse(result rest.Result) (*object.Object, error) {
-	// Error reads what the API server says in the body; Raw does not.
-	if err := result.Error(); err != nil {
-		return nil, err
-	}
+func (w *Writer) parse(result rest.Result) (*object.Object, error) {
 	body, err := result.Raw()
 	if err != nil {
-		return nil, err
+		return nil, said(body, err)
 	}
-	return object.FromJSON(body)
+	return object.Reader{FieldManager: w.applier}.FromJSON(body)
+}
+
+// said is the error that the API server sent, where client-go made another of it:
+// of a Status without a reason, such as that of an apply with a field that the
+// schema does not have, it keeps nothing but the code.
+func said(body []byte, err error) error {
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		return err
+	}
+	var status metav1.Status
+	if json.Unmarshal(body, &status) != nil || status.Kind != "Status" || status.Message == "" {
+		return err
+	}
+	status.Reason = cmp.Or(status.Reason, known.Status().Reason)
+	status.Code = cmp.Or(status.Code, known.Status().Code)
+	if status.Details == nil {
+		status.Details = known.Status().Details
+	}
+	return &apierrors.StatusError{ErrStatus: status}
 }

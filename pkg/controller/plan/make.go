@@ -32,7 +32,7 @@ func Make(in Input) (Plan, error) {
 		}
 	}
 	steps := slices.Concat(m.deletes, m.writes, m.skips)
-	return Plan{Steps: steps, Settled: m.settled}, nil
+	return Plan{Steps: steps, Settled: m.settled, Waiting: m.waiting}, nil
 }
 
 // maker holds a plan in the making.
@@ -42,6 +42,7 @@ type maker struct {
 
 	deletes, writes, skips []Step
 	settled                Settled
+	waiting                bool
 }
 
 // kinds are the declared kinds in the order in which they are handled.
@@ -132,6 +133,10 @@ func (m *maker) create(child desired, foreign *object.Object) (Step, bool, error
 			Message: m.foreignMessage(child, foreign),
 		}, !m.own(foreign) || !foreign.Terminating(), nil
 	}
+	if m.in.ServerSide {
+		step, err := m.applyNew(child)
+		return step, true, err
+	}
 	content, err := merge.First(child.content())
 	if err != nil {
 		return Step{}, false, m.failed(child, err)
@@ -152,11 +157,18 @@ func (m *maker) change(kind Kind, child desired, observed *object.Object) (Step,
 	if observed.Terminating() || !changes(kind.Method) {
 		return Step{}, false, nil
 	}
-	mark := Mark{UID: observed.UID(), ResourceVersion: observed.ResourceVersion(), Desired: child.hash}
-	if settled, ok := m.in.Settled[child.key]; ok && settled == mark && mark.ResourceVersion != "" {
+	if mark, ok := m.in.Settled[child.key]; ok && mark.holds(observed, child.hash) {
 		m.settled[child.key] = mark
 		return Step{}, false, nil
 	}
+	if m.in.ServerSide {
+		return m.changeByApply(kind, child, observed)
+	}
+	return m.changeByUpdate(kind, child, observed)
+}
+
+// changeByUpdate is change for the three-way merge.
+func (m *maker) changeByUpdate(kind Kind, child desired, observed *object.Object) (Step, bool, error) {
 	merged, err := merge.Merge(observed.Content(), child.content())
 	if err != nil {
 		return Step{}, false, m.failed(child, err)
@@ -168,9 +180,9 @@ func (m *maker) change(kind Kind, child desired, observed *object.Object) (Step,
 	case merged.Outcome == merge.Same, merged.Outcome == merge.Forget && recreates(kind.Method):
 		// To forget is no reason to delete a child: when it is made again for
 		// another reason, its annotation is new too.
-		m.settled[child.key] = mark
+		m.settled[child.key] = MarkOf(observed, child.hash)
 		return Step{}, false, nil
-	case recreates(kind.Method):
+	case recreates(kind.Method) && !merged.Applied:
 		step.Action, step.Desired = Delete, [32]byte{}
 		return step, true, nil
 	case merged.Outcome == merge.Forget:
@@ -185,6 +197,11 @@ func (m *maker) change(kind Kind, child desired, observed *object.Object) (Step,
 		if step.Object, err = object.FromContent(merged.Content); err != nil {
 			return Step{}, false, m.failed(child, err)
 		}
+	}
+	if recreates(kind.Method) {
+		// Just this was applied before, so what differs is drift, or what the API
+		// server made of it, and would again. It knows.
+		step.Action, step.Unless, step.Object = Delete, step.Object, nil
 	}
 	return step, true, nil
 }
@@ -209,7 +226,9 @@ func (m *maker) roll(kind Kind, steps []Step) []Step {
 		turn[key] = true
 	}
 	return slices.DeleteFunc(steps, func(step Step) bool {
-		return step.Reason == Differs && !turn[step.Key]
+		waits := step.Reason == Differs && !turn[step.Key]
+		m.waiting = m.waiting || waits
+		return waits
 	})
 }
 

@@ -10,6 +10,8 @@
 package plan
 
 import (
+	"crypto/sha256"
+
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -38,6 +40,9 @@ type Input struct {
 	// a local cache: a foreign one of the same name. It returns nil if there is
 	// none. A nil Lookup finds nothing.
 	Lookup func(key object.Key) *object.Object
+	// ServerSide says that children are written by server-side apply. Observed
+	// objects must then have what was applied to them (object.Reader).
+	ServerSide bool
 	// Settled is what is remembered of the parent's last plan, and of what was
 	// written then (apply.Result.Settled): pairs that need not be compared again.
 	// It may be nil.
@@ -68,6 +73,10 @@ const (
 	// Delete deletes an object with background propagation, if its UID is still
 	// the one that was observed.
 	Delete
+	// HandOver makes what was written by updates, and remembered in the
+	// last-applied annotation, the applying field manager's, and takes the
+	// annotation off an object that is as it was observed.
+	HandOver
 	// Skip writes nothing; it tells why a desired child is not made so.
 	Skip
 )
@@ -81,6 +90,8 @@ func (a Action) String() string {
 		return "update"
 	case Delete:
 		return "delete"
+	case HandOver:
+		return "hand over the fields of"
 	case Skip:
 		return "skip"
 	default:
@@ -98,8 +109,8 @@ const (
 	Missing
 	// Differs: a child is not as desired. Update, or Delete to recreate it.
 	Differs
-	// Memory: a child is as desired, and only the annotation that remembers what
-	// was applied is out of date. Update.
+	// Memory: a child is as desired, and only what remembers what was applied, an
+	// annotation or the ownership of fields, is out of date. Update, HandOver.
 	Memory
 	// Undesired: a child exists that the hook does not want. Delete.
 	Undesired
@@ -153,14 +164,23 @@ type Step struct {
 	Key  object.Key
 	// Object is what to write: for Create and Update the whole object, for
 	// Update with the UID and resourceVersion that were observed. It is nil for
-	// Delete and Skip.
+	// Delete, HandOver and Skip.
 	Object *object.Object
-	// Observed is the object that Update and Delete change, and that a Foreign
+	// Apply says that Object is to be written by server-side apply. One that is to
+	// be created has a resourceVersion that no object has: the API server creates
+	// it, and refuses it with a conflict if there is one of that name already.
+	Apply bool
+	// Unless is, for some Deletes of Recreate, what would be written in place:
+	// nothing is deleted if a dry run shows that it would change nothing, for
+	// then to make the child again would not either.
+	Unless *object.Object
+	// Observed is the object that Update, Delete and HandOver change, and that a Foreign
 	// step met; its UID is the precondition of Delete.
 	Observed *object.Object
 	// Message tells a user what is wrong, where, and what to do, for Skip.
 	Message string
-	// Desired is Mark.Desired of the child, for Create and Update.
+	// Desired is Mark.Desired of the child, for Create and Update, and for Delete
+	// with Unless.
 	Desired [32]byte
 }
 
@@ -172,6 +192,8 @@ type Plan struct {
 	// Settled are the pairs that were found to be equal. It may be given to the
 	// next plan of the same parent.
 	Settled Settled
+	// Waiting says that children differ for whose change it is not the turn yet.
+	Waiting bool
 }
 
 // Writes says whether the plan writes anything.
@@ -199,11 +221,44 @@ func (p Plan) Problems() []Step {
 // side is decoded again until one of them changes.
 type Settled map[object.Key]Mark
 
-// Mark is a pair of observed and desired state that was found to be equal.
+// Mark is a pair of observed and desired state of which nothing is to be written:
+// they were found to be equal, or the API server made that of it.
 type Mark struct {
 	UID             types.UID
 	ResourceVersion string
 	// Desired is the SHA-256 of the desired state as the hook wrote it, with what
 	// was put on it.
-	Desired [32]byte
+	Desired [sha256.Size]byte
+	// Observed is the Digest of the object, and APIVersion the version in which it
+	// was read: what is done to status, or to metadata that only the API server
+	// writes, is no reason to compare again.
+	Observed   [sha256.Size]byte
+	APIVersion string
+}
+
+// MarkOf is the mark of an object that was observed, or written, for a desired
+// state with this hash.
+func MarkOf(o *object.Object, desired [sha256.Size]byte) Mark {
+	return Mark{
+		UID: o.UID(), ResourceVersion: o.ResourceVersion(), Desired: desired,
+		Observed: o.Digest(), APIVersion: o.APIVersion(),
+	}
+}
+
+// holds says whether the mark still is about this pair. It is brought up to date
+// if so.
+func (m *Mark) holds(observed *object.Object, desired [sha256.Size]byte) bool {
+	if m.UID != observed.UID() || m.Desired != desired || observed.ResourceVersion() == "" {
+		return false
+	}
+	same := m.ResourceVersion == observed.ResourceVersion()
+	if same && m.APIVersion == observed.APIVersion() {
+		return true
+	}
+	now := MarkOf(observed, desired)
+	if !same && (m.APIVersion != now.APIVersion || m.Observed != now.Observed) {
+		return false
+	}
+	*m = now
+	return true
 }

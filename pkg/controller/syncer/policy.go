@@ -37,6 +37,8 @@ type Policy interface {
 // Writer is the way to the API server.
 type Writer interface {
 	apply.Writer
+	// ServerSideApply says whether children are written by server-side apply.
+	ServerSideApply() bool
 	// UpdateStatus is Update by the status subresource.
 	UpdateStatus(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error)
 	// SetFinalizers replaces the finalizers of an object that did not change

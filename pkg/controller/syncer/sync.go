@@ -207,13 +207,14 @@ func (p *Pass) Unusable(err error) error {
 // all of them were written, and whether there was a plan at all.
 func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
 	in := plan.Input{
-		Parent:   p.Parent,
-		Kinds:    p.Definition.PlanKinds(),
-		Observed: p.Children,
-		Desired:  p.Response.Children,
-		Selector: p.Selector,
-		Lookup:   p.lookup,
-		Settled:  p.memory.settled,
+		Parent:     p.Parent,
+		Kinds:      p.Definition.PlanKinds(),
+		Observed:   p.Children,
+		Desired:    p.Response.Children,
+		Selector:   p.Selector,
+		Lookup:     p.lookup,
+		ServerSide: p.Writer.ServerSideApply(),
+		Settled:    p.memory.settled,
 	}
 	p.Policy.Shape(p, &in)
 	made, err := plan.Make(in)
@@ -224,9 +225,10 @@ func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
 	result := apply.Run(ctx, p.Writer, made, parallelWrites)
 	for _, done := range result.Done {
 		cache := p.Caches.Children[done.Key.GroupKind()]
-		if done.Written != nil {
+		switch {
+		case done.Written != nil:
 			p.wrote(cache, done.Written)
-		} else {
+		case !done.Kept:
 			p.deleted(cache, done.Key, done.Observed)
 		}
 	}

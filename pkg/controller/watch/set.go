@@ -40,6 +40,9 @@ type Options struct {
 	// those of other namespaces. Who may list and watch the one object, by
 	// resourceNames in a Role, may have this copy.
 	Namespace, Name string
+	// FieldManager is whose applied fields are kept (object.Reader); empty keeps
+	// nobody's.
+	FieldManager string
 }
 
 type informer struct {

@@ -38,6 +38,8 @@ type list struct {
 func (l *list) GetObjectKind() schema.ObjectKind { return &l.TypeMeta }
 func (l *list) DeepCopyObject() runtime.Object   { return l }
 
+func (s *source) reader() object.Reader { return object.Reader{FieldManager: s.options.FieldManager} }
+
 func (s *source) request(options metav1.ListOptions) *rest.Request {
 	options.LabelSelector = s.options.LabelSelector
 	if s.options.Name != "" {
@@ -75,7 +77,7 @@ func (s *source) ListWithContext(ctx context.Context, options metav1.ListOptions
 	}
 	out := &list{ListMeta: decoded.ListMeta, Items: make([]runtime.Object, 0, len(decoded.Items))}
 	for _, item := range decoded.Items {
-		parsed, err := object.FromJSON(typed(item, s.kind))
+		parsed, err := s.reader().FromJSON(typed(item, s.kind))
 		if err != nil {
 			return nil, fmt.Errorf("cannot decode one of %q: %w", s.kind.Resource, err)
 		}
@@ -121,14 +123,15 @@ func (s *source) WatchWithContext(ctx context.Context, options metav1.ListOption
 	if err != nil {
 		return nil, err
 	}
-	return watch.NewStreamWatcher(&decoder{body: body, in: jsontext.NewDecoder(body, jsontext.AllowDuplicateNames(true))},
+	return watch.NewStreamWatcher(&decoder{body: body, reader: s.reader(), in: jsontext.NewDecoder(body, jsontext.AllowDuplicateNames(true))},
 		apierrors.NewClientErrorReporter(http.StatusInternalServerError, http.MethodGet, "ClientWatchDecoding")), nil
 }
 
 // decoder reads the events of a watch.
 type decoder struct {
-	body io.ReadCloser
-	in   *jsontext.Decoder
+	body   io.ReadCloser
+	in     *jsontext.Decoder
+	reader object.Reader
 }
 
 // Close ends the watch.
@@ -165,14 +168,14 @@ func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
 			body = bytes.Clone(value)
 		}
 	}
-	decoded, err := decode(event, body)
+	decoded, err := d.decode(event, body)
 	return event, decoded, err
 }
 
-func decode(event watch.EventType, body []byte) (runtime.Object, error) {
+func (d *decoder) decode(event watch.EventType, body []byte) (runtime.Object, error) {
 	switch event {
 	case watch.Added, watch.Modified, watch.Deleted:
-		return object.FromJSON(body)
+		return d.reader.FromJSON(body)
 	case watch.Bookmark:
 		// It has a resource version and annotations, and no name.
 		var mark metav1.PartialObjectMetadata

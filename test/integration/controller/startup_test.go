@@ -42,7 +42,6 @@ func TestBadInput(t *testing.T) {
 		{"not an address", []string{"--metrics-address=localhost"}, 2, []string{"--metrics-address", "host:port"}},
 		{"lock", []string{"--leader-election-resource-lock=endpoints"}, 2, []string{"--leader-election-resource-lock", "leases"}},
 		{"apply strategy", []string{"--apply-strategy=guess"}, 2, []string{"--apply-strategy", "dynamic-apply"}},
-		{"apply strategy of later", []string{"--apply-strategy=server-side-apply"}, 2, []string{"not supported"}},
 		{"selector", []string{"--target-label-selector=a in"}, 2, []string{"--target-label-selector"}},
 		{"lease name", []string{"--singleton-lease-name=A B"}, 2, []string{"--singleton-lease-name"}},
 		{"two at once", []string{"--workers=0", "--apply-strategy=guess"}, 2, []string{"--workers", "--apply-strategy"}},

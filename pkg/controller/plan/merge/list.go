@@ -212,13 +212,13 @@ func replaceList(at place, observed, last, desired []any) ([]any, bool) {
 const tolerationsField = "tolerations"
 
 // extended says whether a list may be longer than the one that was applied, and
-// is desired still: one that the API server appends to, or a list of objects
-// that was applied empty, to be filled in by somebody else.
+// is desired still: one that the API server appends to or fills in, or a list of
+// objects that was applied empty, to be filled in by somebody else.
 func extended(at place, observed, last, desired []any) bool {
 	if last == nil || len(observed) < len(desired) || !object.Equal(last, desired) {
 		return false
 	}
-	if at.key == tolerationsField {
+	if at.key == tolerationsField || filledIn(at, last, desired) {
 		return true
 	}
 	return len(desired) == 0 && !slices.ContainsFunc(observed, func(element any) bool {

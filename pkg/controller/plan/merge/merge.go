@@ -43,6 +43,9 @@ type Result struct {
 	// Content is the object to write, with its new annotation, unless Outcome is
 	// Same. It has the observed UID and resourceVersion.
 	Content map[string]any
+	// Applied says that just this desired state was applied last: what differs was
+	// changed since, by the API server or by somebody else.
+	Applied bool
 }
 
 // Merge merges desired into observed, whose annotation says what was applied
@@ -71,7 +74,9 @@ func Merge(observed, desired map[string]any) (Result, error) {
 		return Result{}, err
 	}
 	if changed {
-		return Result{Outcome: Changed, Content: content}, nil
+		delete(want, "apiVersion")
+		delete(want, "kind")
+		return Result{Outcome: Changed, Content: content, Applied: remembered && object.Equal(last, want)}, nil
 	}
 	return Result{Outcome: Forget, Content: content}, nil
 }

@@ -119,12 +119,23 @@ func TestMerge(t *testing.T) {
 			`{"resources":{"limits":{"cpu":"1001m"}}}`, merge.Changed},
 		{"elsewhere a text is a text", `{"data":{"cpu":"1"}}`, `{"data":{"cpu":"1000m"}}`, `{"data":{"cpu":"1000m"}}`, `{"data":{"cpu":"1000m"}}`, merge.Changed},
 
-		{"a quantity in an unknown place that was applied in another form", `{"max":{"cpu":"64"}}`, `{"max":{"cpu":"64000m"}}`, `{"max":{"cpu":"64000m"}}`, ``, merge.Same},
-		{"a quantity in an unknown place that was not applied", `{"max":{"cpu":"64"}}`, `{"max":{"cpu":"63"}}`, `{"max":{"cpu":"64000m"}}`, `{"max":{"cpu":"64000m"}}`, merge.Changed},
+		{"a quantity in an unknown place that was applied in another form", `{"most":{"cpu":"64"}}`, `{"most":{"cpu":"64000m"}}`, `{"most":{"cpu":"64000m"}}`, ``, merge.Same},
+		{"a quantity in an unknown place that was not applied", `{"most":{"cpu":"64"}}`, `{"most":{"cpu":"63"}}`, `{"most":{"cpu":"64000m"}}`, `{"most":{"cpu":"64000m"}}`, merge.Changed},
 		{"the value of an env is a text", `{"env":[{"name":"A","value":"1"}]}`, `{"env":[{"name":"A","value":"1000m"}]}`, `{"env":[{"name":"A","value":"1000m"}]}`, `{"env":[{"name":"A","value":"1000m"}]}`, merge.Changed},
 		{"a time in another form", `{"s":{"t":"2026-01-01T01:00:00.000000Z"}}`, `{"s":{"t":"2026-01-01T02:00:00+01:00"}}`, `{"s":{"t":"2026-01-01T02:00:00+01:00"}}`, ``, merge.Same},
 		{"another time", `{"s":{"t":"2026-01-01T01:00:00Z"}}`, `{"s":{"t":"2026-01-01T02:00:00Z"}}`, `{"s":{"t":"2026-01-01T02:00:00Z"}}`, `{"s":{"t":"2026-01-01T02:00:00Z"}}`, merge.Changed},
 		{"what was applied empty and somebody filled in stays", `{"s":{"a":{"b":1},"c":"x"}}`, `{"s":{"a":{},"c":""}}`, `{"s":{}}`, ``, merge.Same},
+
+		{"an empty text that the server filled in", `{"s":{"policy":"Always","node":"n"}}`, `{"s":{"policy":"","node":""}}`, `{"s":{"policy":"","node":""}}`, ``, merge.Same},
+		{"an empty text that is new", `{"s":{"policy":"Always"}}`, `{"s":{"policy":"Always"}}`, `{"s":{"policy":""}}`, `{"s":{"policy":""}}`, merge.Changed},
+		{"an empty text in data is one", `{"data":{"a":"x"}}`, `{"data":{"a":""}}`, `{"data":{"a":""}}`, `{"data":{"a":""}}`, merge.Changed},
+		{"an empty label is one", `{"metadata":{"labels":{"a":"x"}}}`, `{"metadata":{"labels":{"a":""}}}`, `{"metadata":{"labels":{"a":""}}}`, `{"metadata":{"labels":{"a":""}}}`, merge.Changed},
+		{"an empty env value is one", `{"env":[{"name":"A","value":"x"}]}`, `{"env":[{"name":"A","value":""}]}`, `{"env":[{"name":"A","value":""}]}`, `{"env":[{"name":"A","value":""}]}`, merge.Changed},
+		{"zeros that the server filled in", `{"p":{"periodSeconds":10},"ports":[{"port":80,"nodePort":31000,"targetPort":80}]}`, `{"p":{"periodSeconds":0},"ports":[{"port":80,"nodePort":0,"targetPort":0}]}`,
+			`{"p":{"periodSeconds":0},"ports":[{"port":80,"nodePort":0,"targetPort":0}]}`, ``, merge.Same},
+		{"no replicas are no replicas", `{"s":{"replicas":3}}`, `{"s":{"replicas":0}}`, `{"s":{"replicas":0}}`, `{"s":{"replicas":0}}`, merge.Changed},
+		{"false is false", `{"s":{"paused":true}}`, `{"s":{"paused":false}}`, `{"s":{"paused":false}}`, `{"s":{"paused":false}}`, merge.Changed},
+		{"a list that the server filled in", `{"s":{"policyTypes":["Ingress"]}}`, `{"s":{"policyTypes":[]}}`, `{"s":{"policyTypes":[]}}`, ``, merge.Same},
 
 		// Free-form maps.
 		{"labels of others outlive ours", `{"metadata":{"labels":{"ours":"1","theirs":"2"}}}`, `{"metadata":{"labels":{"ours":"1"}}}`, `{}`, `{"metadata":{"labels":{"theirs":"2"}}}`, merge.Changed},
@@ -173,6 +184,17 @@ func TestMerge(t *testing.T) {
 			`{"v":[{"metadata":{"name":"d"},"spec":{"resources":{"requests":{"storage":"1024Mi"}}}}]}`, `{"v":[{"metadata":{"name":"d"},"spec":{"resources":{"requests":{"storage":"1024Mi"}}}}]}`, ``, merge.Same},
 		{"a changed list without key loses what was in it", `{"v":[{"m":{"n":"d"},"s":{"a":1,"default":2}}]}`, `{"v":[{"m":{"n":"d"},"s":{"a":1}}]}`, `{"v":[{"m":{"n":"d"},"s":{"a":2}}]}`, `{"v":[{"m":{"n":"d"},"s":{"a":2}}]}`, merge.Changed},
 		{"a list without key that lost an element", `{"v":[{"m":1},{"m":2}]}`, `{"v":[{"m":1},{"m":2}]}`, `{"v":[{"m":1}]}`, `{"v":[{"m":1}]}`, merge.Changed},
+		{"a list of texts is no set", `{"args":["a","b"]}`, `{"args":["a","b"]}`, `{"args":["b","a"]}`, `{"args":["b","a"]}`, merge.Changed},
+		{"a null element", `{"l":["a",null]}`, `{"l":["a",null]}`, `{"l":["a",null]}`, ``, merge.Same},
+		{"a null element among objects", `{"l":[{"name":"a"}]}`, `{"l":[{"name":"a"}]}`, `{"l":[{"name":"a"},null]}`, `{"l":[{"name":"a"},null]}`, merge.Changed},
+		{"a list where an object was", `{"a":{"b":1}}`, `{"a":{"b":1}}`, `{"a":[1]}`, `{"a":[1]}`, merge.Changed},
+		{"numbers and texts of numbers", `{"a":1,"b":1}`, `{"a":1,"b":1}`, `{"a":1.0,"b":"1"}`, `{"a":1,"b":"1"}`, merge.Changed},
+		{"a huge number", `{"a":123456789012345678901234567890}`, `{"a":123456789012345678901234567890}`, `{"a":123456789012345678901234567890}`, ``, merge.Same},
+		{"another huge number", `{"a":123456789012345678901234567890}`, `{"a":123456789012345678901234567890}`, `{"a":123456789012345678901234567891}`, `{"a":123456789012345678901234567891}`, merge.Changed},
+		{"keys with dots and slashes", `{"data":{"a.b/c":"1","a":{"b/c":"2"}}}`, `{"data":{"a.b/c":"1"}}`, `{"data":{"a.b/c":"3"}}`, `{"data":{"a.b/c":"3","a":{"b/c":"2"}}}`, merge.Changed},
+		{"two protocols of a container's port", `{"ports":[{"name":"t","containerPort":53,"protocol":"TCP"},{"name":"u","containerPort":53,"protocol":"UDP"}]}`,
+			`{"ports":[{"name":"t","containerPort":53},{"name":"u","containerPort":53,"protocol":"UDP"}]}`, `{"ports":[{"name":"t","containerPort":53},{"name":"u","containerPort":53,"protocol":"UDP"}]}`, ``, merge.Same},
+
 		{"an empty list stays empty", `{"l":[]}`, `{"l":[]}`, `{"l":[]}`, ``, merge.Same},
 
 		{"tolerations that the server appended", `{"tolerations":[{"operator":"Exists","x":1},{"key":"a"}]}`, `{"tolerations":[{"operator":"Exists"}]}`, `{"tolerations":[{"operator":"Exists"}]}`, ``, merge.Same},

@@ -103,7 +103,7 @@ func mergeValue(at place, observed, last, desired any) (any, bool) {
 			return mergeList(at, now, was, want)
 		}
 	default:
-		if object.Equal(observed, desired) || samelyMeant(at, observed, last, desired) {
+		if object.Equal(observed, desired) || samelyMeant(at, observed, last, desired) || filledIn(at, last, desired) {
 			return observed, false
 		}
 	}
@@ -139,6 +139,17 @@ func remove(at place, observed, last any) (left any, changed bool) {
 	}
 }
 
+// Empty says whether the API server may leave a field out that has this value.
+func Empty(value any) bool { return empty(value) }
+
+// Alike says whether an observed value of a field is the desired one, in whatever
+// form the API server writes it: two texts of one number, or, where it is known
+// that quantities stand, of one quantity. Parent and key are the names of the two
+// fields above the value.
+func Alike(parent, key string, observed, desired any) bool {
+	return object.Equal(observed, desired) || samelyMeant(place{parent: parent, key: key}, observed, nil, desired)
+}
+
 // empty says whether the API server may leave a field out that has this value.
 func empty(value any) bool {
 	switch value := value.(type) {
@@ -171,8 +182,11 @@ func empty(value any) bool {
 // Objects whose fields are quantities, and fields that are one: the API server
 // writes them in a form of its own.
 var (
-	quantityObjects = map[string]bool{"limits": true, "requests": true, "capacity": true, "hard": true, "overhead": true}
-	quantityFields  = map[string]bool{"sizeLimit": true, "divisor": true}
+	quantityObjects = map[string]bool{
+		"limits": true, "requests": true, "capacity": true, "hard": true, "overhead": true,
+		"max": true, "min": true, "default": true, "defaultRequest": true, "maxLimitRequestRatio": true,
+	}
+	quantityFields = map[string]bool{"sizeLimit": true, "divisor": true, "averageValue": true}
 )
 
 // textObjects are objects whose fields are texts that the API server keeps to
@@ -183,6 +197,32 @@ var (
 	}
 	textFields = map[string]bool{"value": true, "name": true, "image": true}
 )
+
+// filledInFields are numbers and lists of texts that the API server fills in where they
+// are empty: empty means that it is to choose.
+var filledInFields = map[string]bool{
+	"nodePort": true, "healthCheckNodePort": true, "targetPort": true,
+	"timeoutSeconds": true, "periodSeconds": true, "successThreshold": true, "failureThreshold": true,
+	"clusterIPs": true, "ipFamilies": true, "policyTypes": true,
+}
+
+// filledIn says whether a value that is observed was applied empty, and is
+// desired empty still, in a place where the API server, the scheduler or another
+// controller fills in what is empty: a node, a port, a policy. To write it empty
+// again would change nothing, or be refused.
+func filledIn(at place, last, desired any) bool {
+	if last == nil || !empty(desired) || !object.Equal(last, desired) {
+		return false
+	}
+	switch desired.(type) {
+	case string:
+		return !textObjects[at.parent] && !textFields[at.key]
+	case bool:
+		return false
+	default:
+		return filledInFields[at.key]
+	}
+}
 
 // samelyMeant says whether two texts are one quantity (1000m and 1) or one time
 // in two forms. Where it is not known that a quantity stands here, that is only
