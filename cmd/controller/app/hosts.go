@@ -36,17 +36,6 @@ type hostParts struct {
 
 // hostsOf makes a host for each kind of object that declares controllers.
 func hostsOf(parts hostParts) []*engine.Host {
-	host := func(name, resource string, build engine.Build) *engine.Host {
-		return engine.NewHost(engine.HostConfig{
-			Name:     name,
-			Declared: parts.caches.Acquire(parts.kinds[resource], watch.Options{LabelSelector: parts.config.Selector.String()}),
-			Open:     func(kind object.Kind) engine.Cache { return parts.caches.Acquire(kind, watch.Options{}) },
-			Build:    build,
-			Workers:  parts.config.Workers,
-			Events:   parts.events,
-			Log:      parts.log,
-		})
-	}
 	pool := call.NewPool(ctrlmetrics.Registry, time.Now)
 	tools := declare.Tools{
 		Lookup:       parts.lookup,
@@ -56,6 +45,20 @@ func hostsOf(parts hostParts) []*engine.Host {
 		Clock:        clock.RealClock{},
 		Log:          parts.log,
 		ResyncPeriod: parts.config.CacheFlushInterval,
+	}
+	host := func(name, resource string, build engine.Build) *engine.Host {
+		return engine.NewHost(engine.HostConfig{
+			Name:     name,
+			Kind:     parts.kinds[resource],
+			Declared: parts.caches.Acquire(parts.kinds[resource], watch.Options{LabelSelector: parts.config.Selector.String()}),
+			Open:     func(kind object.Kind) engine.Cache { return parts.caches.Acquire(kind, watch.Options{}) },
+			Build:    build,
+			Claims:   tools.Claims,
+			API:      parts.writer,
+			Workers:  parts.config.Workers,
+			Events:   parts.events,
+			Log:      parts.log,
+		})
 	}
 	composites := &composite.Builder{Tools: tools}
 	return []*engine.Host{
@@ -83,8 +86,14 @@ func callerOf(pool *call.Pool, webhook declare.Webhook) (syncer.Caller, error) {
 
 func (p hostParts) lookup(ctx context.Context, apiVersion, resource string) (declare.Resource, bool, error) {
 	found, err := p.table.Lookup(ctx, apiVersion, resource)
-	if err != nil {
-		var absent *resources.NotFoundError
+	var (
+		absent  *resources.NotFoundError
+		unknown *resources.UnavailableError
+	)
+	switch {
+	case errors.As(err, &unknown):
+		return declare.Resource{}, false, &declare.UnavailableError{Err: err}
+	case err != nil:
 		return declare.Resource{}, errors.As(err, &absent), err
 	}
 	return declare.Resource{
