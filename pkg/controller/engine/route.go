@@ -133,6 +133,14 @@ func (r *router) child(before, after *object.Object, initial bool) {
 		// Every parent is synced at the start anyway.
 		return
 	}
+	if r.owned(before, after) && after != nil {
+		r.add(false, r.known.matching(after)...)
+	}
+}
+
+// owned adds the parents that control an object, or did before a change. It
+// reports whether nobody controls it now.
+func (r *router) owned(before, after *object.Object) (orphaned bool) {
 	owners, orphaned := ownersOf(r.definition, before, after)
 	for _, owner := range owners {
 		cache := r.caches.Parents[owner.key.GroupKind()]
@@ -149,7 +157,5 @@ func (r *router) child(before, after *object.Object, initial bool) {
 			r.add(false, parent.Key())
 		}
 	}
-	if orphaned && after != nil {
-		r.add(false, r.known.matching(after)...)
-	}
+	return orphaned
 }

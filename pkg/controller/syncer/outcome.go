@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -61,7 +62,7 @@ func (p *Pass) outcome(ctx context.Context) engine.Outcome {
 	}
 	if len(said) > 0 {
 		err := failureOf(said)
-		message := fmt.Sprintf("%s %q: %s", p.Definition.Kind, p.Definition.Name, err)
+		message := fmt.Sprintf("%s %q: %s", p.Definition.Kind, p.Definition.Name, sourceAddress.ReplaceAllString(err.Error(), ""))
 		if !p.memory.repeats(message, p.Clock.Now()) {
 			p.Events.Warning(p.Parent, engine.ReasonSyncError, message)
 		}
@@ -73,6 +74,10 @@ func (p *Pass) outcome(ctx context.Context) engine.Outcome {
 	p.memory.recovered()
 	return engine.Outcome{Verdict: engine.Done, After: p.after}
 }
+
+// sourceAddress is our end of a connection in the text of a network error. It has
+// another port each time; with it each repetition would be an event of its own.
+var sourceAddress = regexp.MustCompile(`(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9a-fA-F:.%a-z]+\]):[0-9]+->`)
 
 // failureOf is one error of all that went wrong, on one line.
 func failureOf(problems []error) *engine.Failure {

@@ -220,6 +220,15 @@ func TestRepeatedFailures(t *testing.T) {
 		}
 	}
 
+	// The port of a connection is nothing new.
+	end("read tcp 127.0.0.1:40001->127.0.0.1:80: read: connection reset by peer")
+	count := len(events)
+	end("read tcp 127.0.0.1:40002->127.0.0.1:80: read: connection reset by peer")
+	end("read tcp [::1]:40003->127.0.0.1:80: read: connection reset by peer")
+	if len(events) != count {
+		t.Errorf("the events are %q", events)
+	}
+
 	// An answer can have thousands of mistakes.
 	end(slices.Repeat([]string{"wrong"}, 5000)...)
 	if last := events[len(events)-1]; strings.Count(last, "wrong") != toldProblems || !strings.Contains(last, "and 4990 more") {
