@@ -38,7 +38,7 @@ func (w *Writer) page(ctx context.Context, kind object.Kind, next string) (*obje
 	if next != "" {
 		request = request.Param("continue", next)
 	}
-	body, err := request.Do(ctx).Raw()
+	body, err := raw(request.Do(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -140,9 +140,18 @@ func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) 
 }
 
 func parse(result rest.Result) (*object.Object, error) {
-	body, err := result.Raw()
+	body, err := raw(result)
 	if err != nil {
 		return nil, err
 	}
 	return object.FromJSON(body)
+}
+
+// raw is the body of a result. Result.Raw has an error of its own for an answer
+// that is none; only Result.Error has the words of the API server.
+func raw(result rest.Result) ([]byte, error) {
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
 }

@@ -357,11 +357,15 @@ func TestResourcesComeAndGo(t *testing.T) {
 		}
 		return object{"status": object{"kinds": len(kinds)}, "children": children}, nil
 	}))
+	f.hooks.Handle("/finalize", kit.JSON(func(request) (object, error) {
+		return object{"children": []object{}, "finalized": true}, nil
+	}))
 	bystander := f.composite(nil)
 	cc := f.composite(func(cc *v1alpha1.CompositeController) {
 		cc.Name += "-w"
 		cc.Spec.ParentResource.APIVersion, cc.Spec.ParentResource.Resource = lifecycleAPI, "wanderers"
 		cc.Spec.Hooks.Sync = f.hook("/wanderers")
+		f.withFinalize(cc)
 		straggler := *cc.Spec.ChildResources[0].DeepCopy()
 		straggler.APIVersion, straggler.Resource = lifecycleAPI, "stragglers"
 		cc.Spec.ChildResources = append(cc.Spec.ChildResources, straggler)
@@ -424,9 +428,12 @@ func TestResourcesComeAndGo(t *testing.T) {
 	f.waitChildren("of-b", map[string]string{"of-b": "x"})
 	kinds(b, 2)
 
-	// It comes back with another scope.
+	// The parents' kind goes, after the finalize hook had its say, and comes back
+	// with another scope.
+	f.hooks.Forget()
 	f.withdraw(t.Context(), "wanderers")
 	f.event(cc, "Stopped")
+	f.hooks.WaitRequests(soon, "/finalize", 2)
 	cluster := thingsOf("wanderers", "Wanderer")
 	cluster.scope = "Cluster"
 	f.serve(cluster)
@@ -440,8 +447,8 @@ func TestResourcesComeAndGo(t *testing.T) {
 	name := "of-" + c.GetName()
 	f.waitChildren(name, map[string]string{name: "x"})
 	kinds(c, 2)
-	f.delete(f.configMap(name))
-	f.waitChildren(name, map[string]string{name: "x"})
+	f.delete(c)
+	f.waitGone(c)
 
 	// The other one ran all the time.
 	f.thing("s", object{"count": 1, "value": "x"})

@@ -178,6 +178,9 @@ func TestStatusAndSchema(t *testing.T) {
 		children := desired(r)
 		for _, child := range children {
 			child["metadata"].(object)["namespace"] = f.ns
+			if r.Parent.Spec.Value == "lost" {
+				child["metadata"].(object)["namespace"] = f.ns + "-none"
+			}
 		}
 		if _, ok := r.Children["ConfigMap.v1"]; !ok {
 			return nil, errors.New("no children in the request")
@@ -240,6 +243,9 @@ func TestStatusAndSchema(t *testing.T) {
 	f.waitChildren(ranger.GetName(), map[string]string{ranger.GetName() + "-0": "x", ranger.GetName() + "-1": "x"})
 	f.patch(ranger, `{"spec":{"count":1}}`)
 	f.waitChildren(ranger.GetName(), map[string]string{ranger.GetName() + "-0": "x"})
+	// Nothing would settle that by itself.
+	lost := f.create("Ranger", "", f.ns+"-l", object{"count": 1, "value": "lost"})
+	f.event(lost, "SyncError", f.ns+"-none", "not found")
 	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
