@@ -372,3 +372,60 @@ func TestWordsForTheHooksAuthor(t *testing.T) {
 	f.hooks.Handle("/sync", good)
 	f.waitChildren("a-", map[string]string{"a-0": "x"})
 }
+
+// TestChildKindOfABrokenGroup starts a controller with a kind of children whose
+// server does not answer.
+func TestChildKindOfABrokenGroup(t *testing.T) {
+	f := newFixture(t)
+	service := &unstructured.Unstructured{Object: object{
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": object{"name": "v1.down.example.com"},
+		"spec": object{
+			"group": "down.example.com", "version": "v1", "groupPriorityMinimum": int64(1000), "versionPriority": int64(10),
+			"service": object{"name": "nobody", "namespace": "default"}, "insecureSkipTLSVerify": true,
+		},
+	}}
+	if err := f.client.Create(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	defer f.delete(service)
+	f.hooks.Handle("/sync", defaultHook())
+	cc := f.composite(func(cc *v1alpha1.CompositeController) {
+		down := *cc.Spec.ChildResources[0].DeepCopy()
+		down.APIVersion, down.Resource = "down.example.com/v1", "gadgets"
+		cc.Spec.ChildResources = append(cc.Spec.ChildResources, down)
+	})
+	f.start()
+	f.event(cc, "CreateError", "gadgets in down.example.com/v1")
+	parent := f.thing("a", object{"count": 1, "value": "x"})
+	f.waitChildren("a-", map[string]string{"a-0": "x"})
+	f.waitStatus(parent, 1)
+}
+
+// TestBuiltInParent has parents without a generation and without a status, of the
+// kind that their children are of too.
+func TestBuiltInParent(t *testing.T) {
+	f := newFixture(t)
+	f.hooks.Handle("/sync", kit.JSON(func(r struct{ Parent corev1.ConfigMap }) (object, error) {
+		return object{"status": object{"seen": 1}, "children": []object{{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": r.Parent.Name + "-child"}, "data": object{"v": r.Parent.Data["v"]},
+		}}}, nil
+	}))
+	yes := true
+	f.composite(func(cc *v1alpha1.CompositeController) {
+		cc.Spec.ParentResource.APIVersion, cc.Spec.ParentResource.Resource = "v1", "configmaps"
+		cc.Spec.ParentResource.IgnoreStatusChanges = &yes
+	})
+	f.start()
+	parent := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: "a", Labels: map[string]string{testLabel: f.ns}}, Data: map[string]string{"v": "x"}}
+	if err := f.client.Create(t.Context(), parent); err != nil {
+		t.Fatal(err)
+	}
+	f.waitChildren("a-", map[string]string{"a-child": "x"})
+	f.patch(parent, `{"data":{"v":"y"}}`)
+	f.waitChildren("a-", map[string]string{"a-child": "y"})
+	f.patch(f.configMap("a-child"), `{"data":{"v":"drifted"}}`)
+	f.waitChildren("a-", map[string]string{"a-child": "y"})
+	for _, event := range f.eventsOf(&unstructured.Unstructured{Object: object{"metadata": object{"namespace": f.ns, "uid": string(parent.UID)}}}) {
+		t.Errorf("there is an event: %s", event.Message)
+	}
+}
