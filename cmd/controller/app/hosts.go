@@ -36,8 +36,24 @@ type hostParts struct {
 
 // hostsOf makes a host for each kind of object that declares controllers.
 func hostsOf(parts hostParts) []*engine.Host {
+	var tools declare.Tools
+	host := func(name, resource string, build engine.Build) *engine.Host {
+		return engine.NewHost(engine.HostConfig{
+			Kind:     parts.kinds[resource],
+			Claims:   tools.Claims,
+			API:      parts.writer,
+			Name:     name,
+			Declared: parts.caches.Acquire(parts.kinds[resource], watch.Options{LabelSelector: parts.config.Selector.String()}),
+			Open:     func(kind object.Kind) engine.Cache { return parts.caches.Acquire(kind, watch.Options{}) },
+			Lookup:   parts.lookupRelated,
+			Build:    build,
+			Workers:  parts.config.Workers,
+			Events:   parts.events,
+			Log:      parts.log,
+		})
+	}
 	pool := call.NewPool(ctrlmetrics.Registry, time.Now)
-	tools := declare.Tools{
+	tools = declare.Tools{
 		Lookup:       parts.lookup,
 		Caller:       func(webhook declare.Webhook) (syncer.Caller, error) { return callerOf(pool, webhook) },
 		Writer:       parts.writer,
@@ -45,20 +61,6 @@ func hostsOf(parts hostParts) []*engine.Host {
 		Clock:        clock.RealClock{},
 		Log:          parts.log,
 		ResyncPeriod: parts.config.CacheFlushInterval,
-	}
-	host := func(name, resource string, build engine.Build) *engine.Host {
-		return engine.NewHost(engine.HostConfig{
-			Name:     name,
-			Kind:     parts.kinds[resource],
-			Declared: parts.caches.Acquire(parts.kinds[resource], watch.Options{LabelSelector: parts.config.Selector.String()}),
-			Open:     func(kind object.Kind) engine.Cache { return parts.caches.Acquire(kind, watch.Options{}) },
-			Build:    build,
-			Claims:   tools.Claims,
-			API:      parts.writer,
-			Workers:  parts.config.Workers,
-			Events:   parts.events,
-			Log:      parts.log,
-		})
 	}
 	composites := &composite.Builder{Tools: tools}
 	return []*engine.Host{
@@ -84,16 +86,18 @@ func callerOf(pool *call.Pool, webhook declare.Webhook) (syncer.Caller, error) {
 	return caller, nil
 }
 
+func (p hostParts) lookupRelated(ctx context.Context, apiVersion, resource string) (object.Kind, bool, error) {
+	found, absent, err := p.lookup(ctx, apiVersion, resource)
+	return found.Kind, absent, err
+}
+
 func (p hostParts) lookup(ctx context.Context, apiVersion, resource string) (declare.Resource, bool, error) {
 	found, err := p.table.Lookup(ctx, apiVersion, resource)
-	var (
-		absent  *resources.NotFoundError
-		unknown *resources.UnavailableError
-	)
-	switch {
-	case errors.As(err, &unknown):
-		return declare.Resource{}, false, &declare.UnavailableError{Err: err}
-	case err != nil:
+	if unknown := (*resources.UnavailableError)(nil); errors.As(err, &unknown) {
+		err = &declare.UnavailableError{Err: err}
+	}
+	if err != nil {
+		var absent *resources.NotFoundError
 		return declare.Resource{}, errors.As(err, &absent), err
 	}
 	return declare.Resource{

@@ -78,6 +78,8 @@ type HostConfig struct {
 	Declared Cache
 	// Open opens the copy of any kind.
 	Open func(object.Kind) Cache
+	// Lookup finds the kinds of related objects.
+	Lookup Lookup
 	// Build makes the controllers.
 	Build Build
 	// Claims says where a controller that does not run may have left its
@@ -193,11 +195,14 @@ func request(name string) reconcile.Request {
 	return out
 }
 
-// Recheck looks at every declared controller again, for what the API server
-// serves has changed.
+// Recheck looks at every declared controller again, and at the kinds of related
+// objects, for what the API server serves has changed.
 func (h *Host) Recheck() {
 	h.mu.Lock()
 	queue := h.queue
+	for _, current := range h.running {
+		current.caches.Related.Recheck()
+	}
 	h.mu.Unlock()
 	if queue == nil {
 		return
@@ -274,7 +279,7 @@ func (h *Host) replace(ctx, base context.Context, current *running, built *Contr
 	if current == nil {
 		starting()
 	}
-	next, err := prepare(ctx, built, h.Open)
+	next, err := prepare(ctx, built, h.Open, h.Lookup)
 	if err != nil {
 		return err
 	}

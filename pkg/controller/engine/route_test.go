@@ -124,13 +124,13 @@ func TestOwnersOf(t *testing.T) {
 	}
 }
 
-// copyOf is a copy of a kind that hands its handler to the test.
-type copyOf struct {
+// routedCopy is a copy of a kind with what a router asks of it.
+type routedCopy struct {
 	Cache
 	objects map[object.Key]*object.Object
 }
 
-func (c *copyOf) ByUID(uid types.UID) *object.Object {
+func (c *routedCopy) ByUID(uid types.UID) *object.Object {
 	for _, o := range c.objects {
 		if o.UID() == uid {
 			return o
@@ -139,7 +139,7 @@ func (c *copyOf) ByUID(uid types.UID) *object.Object {
 	return nil
 }
 
-func (c *copyOf) Get(namespace, name string) *object.Object {
+func (c *routedCopy) Get(namespace, name string) *object.Object {
 	return c.objects[thing.Key(namespace, name)]
 }
 
@@ -158,7 +158,7 @@ func TestRouter(t *testing.T) {
 		}
 		return build(t, config, fmt.Sprintf(`,"resourceVersion":%q,"labels":{"of":%q}%s`, version, app, refs), "")
 	}
-	there := &copyOf{objects: map[object.Key]*object.Object{}}
+	there := &routedCopy{objects: map[object.Key]*object.Object{}}
 	for _, o := range []*object.Object{parent("p", "new", "x"), parent("q", "q1", "x"), parent("other", "o1", "y")} {
 		there.objects[o.Key()] = o
 	}

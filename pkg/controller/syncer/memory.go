@@ -45,6 +45,8 @@ type memory struct {
 	// said is the last message of an event about a failure, and when it was sent.
 	said   string
 	saidAt time.Time
+	// customized is what the customize hook said last.
+	customized *customized
 }
 
 // statusMark remembers a status that the hook wanted, and what the API server

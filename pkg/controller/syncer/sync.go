@@ -56,7 +56,7 @@ func (s *Syncer) Sync(ctx context.Context, key object.Key) (outcome engine.Outco
 	}
 	parent := cache.Get(key.Namespace, key.Name)
 	if parent == nil {
-		s.memories.forget(key)
+		s.forget(key)
 		return engine.Outcome{Verdict: engine.Done}
 	}
 	pass := &Pass{Syncer: s, Declared: s.declared.Load(), Rule: rule, Parent: parent, memory: s.memories.recall(parent)}
@@ -80,6 +80,12 @@ func (s *Syncer) recovered(cause any, parent object.Key) error {
 	return fmt.Errorf("the sync broke off by a fault of the program: %v", cause)
 }
 
+// forget frees what is remembered of a parent that is gone, or not ours.
+func (s *Syncer) forget(parent object.Key) {
+	s.memories.forget(parent)
+	s.Caches.Related.Forget(parent)
+}
+
 func (s *Syncer) behind(write *pending) engine.Outcome {
 	if waited := s.Clock.Since(write.at); waited > patience {
 		return engine.Outcome{Verdict: engine.Failed, Err: fmt.Errorf(
@@ -91,7 +97,12 @@ func (s *Syncer) behind(write *pending) engine.Outcome {
 // run is the order of the steps.
 func (p *Pass) run(ctx context.Context) {
 	p.Mode = modeOf(&p.Definition, p.Rule, p.Parent)
-	if p.Mode == ModeIgnore || p.Mode == ModeSync && p.givesWay() {
+	if p.Mode == ModeIgnore {
+		p.forget(p.Parent.Key())
+		return
+	}
+	if p.Mode == ModeSync && p.givesWay() {
+		p.Caches.Related.Forget(p.Parent.Key())
 		return
 	}
 	if !p.settleFinalizer(ctx) || p.Mode == ModeRelease || p.Mode == ModeIdle {
