@@ -18,6 +18,7 @@ const (
 	KeyController = "controller"
 	KeyParent     = "parent"
 	KeyHook       = "hook"
+	KeyPath       = "path"
 	KeyResource   = "resource"
 	KeyNamespace  = "namespace"
 	KeyName       = "name"

@@ -39,8 +39,12 @@ type hostParts struct {
 func hostsOf(parts hostParts) []*engine.Host {
 	// One copy of a kind is for parents and children alike.
 	options := watch.Options{FieldManager: parts.config.fieldManager()}
+	var tools declare.Tools
 	host := func(name, resource string, build engine.Build) *engine.Host {
 		return engine.NewHost(engine.HostConfig{
+			Kind:     parts.kinds[resource],
+			Claims:   tools.Claims,
+			API:      parts.writer,
 			Name:     name,
 			Declared: parts.caches.Acquire(parts.kinds[resource], watch.Options{LabelSelector: parts.config.Selector.String()}),
 			Open:     func(kind object.Kind) engine.Cache { return parts.caches.Acquire(kind, options) },
@@ -52,7 +56,7 @@ func hostsOf(parts hostParts) []*engine.Host {
 		})
 	}
 	pool := call.NewPool(ctrlmetrics.Registry, sources{parts.caches}, clock.RealClock{})
-	tools := declare.Tools{
+	tools = declare.Tools{
 		Lookup:       parts.lookup,
 		StatusField:  parts.statusField,
 		Caller:       func(webhook declare.Webhook) (syncer.Caller, error) { return callerOf(pool, webhook) },
@@ -88,6 +92,9 @@ func (p hostParts) lookupRelated(ctx context.Context, apiVersion, resource strin
 
 func (p hostParts) lookup(ctx context.Context, apiVersion, resource string) (declare.Resource, bool, error) {
 	found, err := p.table.Lookup(ctx, apiVersion, resource)
+	if unknown := (*resources.UnavailableError)(nil); errors.As(err, &unknown) {
+		err = &declare.UnavailableError{Err: err}
+	}
 	if err != nil {
 		var absent *resources.NotFoundError
 		return declare.Resource{}, errors.As(err, &absent), err

@@ -9,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/tools/record/util"
 
 	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -31,49 +31,83 @@ type EventLimits struct {
 	Burst int
 }
 
+// maxQueuedEvents bounds the events that wait to be sent. A start with a fault that
+// concerns every parent makes thousands at once.
+const maxQueuedEvents = 10000
+
 // Recorder records events. They are sent from one goroutine, alike ones
 // gathered, those over the limit left out, and at Shutdown what is left is sent.
 type Recorder struct {
-	broadcaster record.EventBroadcaster
-	recorder    record.EventRecorder
-	correlator  *record.EventCorrelator
-	client      typedcorev1.EventsGetter
-	fence       Fence
-	log         logr.Logger
+	correlator *record.EventCorrelator
+	client     typedcorev1.EventsGetter
+	fence      Fence
+	log        logr.Logger
 
 	mu sync.Mutex
-	// waiting is how many events were recorded and not yet handled. Guarded by
-	// mu.
-	waiting int
-	// idle is closed when waiting becomes 0; nil if nobody asked. Guarded by mu.
-	idle chan struct{}
+	// queue is what is to be sent, oldest first. Guarded by mu.
+	queue []*corev1.Event
+	// closed says that nothing is added any more. Guarded by mu.
+	closed bool
+	// wake has a value when queue or closed changed.
+	wake chan struct{}
+	// stop ends the sending with what is left in the queue.
+	stop context.CancelFunc
+	done chan struct{}
 }
 
 // NewRecorder starts to record. Events are sent while fence returns no error.
 // Shutdown ends it.
 func NewRecorder(ctx context.Context, client typedcorev1.EventsGetter, limits EventLimits, fence Fence) *Recorder {
 	r := &Recorder{
-		broadcaster: record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx))),
-		correlator:  record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{QPS: limits.QPS, BurstSize: limits.Burst}),
-		client:      client,
-		fence:       fence,
-		log:         logr.FromContextOrDiscard(ctx),
+		correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{QPS: limits.QPS, BurstSize: limits.Burst}),
+		client:     client,
+		fence:      fence,
+		log:        logr.FromContextOrDiscard(ctx),
+		wake:       make(chan struct{}, 1),
+		done:       make(chan struct{}),
 	}
-	r.recorder = r.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: EventComponent})
-	// The broadcaster ends its watchers at Shutdown; until then nothing stops it.
-	r.broadcaster.StartEventWatcher(r.send)
+	// Shutdown ends it, not the end of ctx: the last events are still to come then.
+	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go r.run(ctx)
 	return r
+}
+
+// run sends events until Shutdown.
+func (r *Recorder) run(ctx context.Context) {
+	defer close(r.done)
+	for {
+		r.mu.Lock()
+		batch, closed := r.queue, r.closed
+		r.queue = nil
+		r.mu.Unlock()
+		for _, event := range batch {
+			if ctx.Err() != nil {
+				return
+			}
+			r.send(ctx, event)
+		}
+		if closed && len(batch) == 0 {
+			return
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // send hands one event on. An event that cannot be sent is lost: what it is
 // about will happen again if it matters.
-func (r *Recorder) send(event *corev1.Event) {
-	defer r.handled()
+func (r *Recorder) send(ctx context.Context, event *corev1.Event) {
 	result, err := r.correlator.EventCorrelate(event.DeepCopy())
 	if err != nil || result.Skip {
 		return
 	}
-	ctx, cancel, err := r.fence.guard(context.Background())
+	ctx, cancel, err := r.fence.guard(ctx)
 	if err != nil {
 		return
 	}
@@ -94,21 +128,36 @@ func (r *Recorder) send(event *corev1.Event) {
 	r.correlator.UpdateState(sent)
 }
 
-func (r *Recorder) handled() {
+func (r *Recorder) record(about *object.Object, kind, reason, message string) {
+	now := metav1.Now()
+	namespace := about.Namespace()
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: util.GenerateEventName(about.Name(), now.UnixNano())},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: about.APIVersion(), Kind: about.Kind(), Namespace: about.Namespace(), Name: about.Name(),
+			UID: about.UID(), ResourceVersion: about.ResourceVersion(),
+		},
+		Reason: reason, Message: cut(message), Type: kind,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: EventComponent}, ReportingController: EventComponent,
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.waiting--
-	if r.waiting <= 0 && r.idle != nil {
-		close(r.idle)
-		r.idle = nil
+	if r.closed || len(r.queue) >= maxQueuedEvents {
+		return
 	}
+	r.queue = append(r.queue, event)
+	r.signal()
 }
 
-func (r *Recorder) record(about *object.Object, kind, reason, message string) {
-	r.mu.Lock()
-	r.waiting++
-	r.mu.Unlock()
-	r.recorder.Event(about, kind, reason, cut(message))
+func (r *Recorder) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
 }
 
 // Normal records that something went as it should.
@@ -124,19 +173,14 @@ func (r *Recorder) Warning(about *object.Object, reason, message string) {
 // Shutdown waits until all events are sent, or ctx ends, and stops recording.
 func (r *Recorder) Shutdown(ctx context.Context) {
 	r.mu.Lock()
-	var idle chan struct{}
-	if r.waiting > 0 {
-		idle = make(chan struct{})
-		r.idle = idle
-	}
+	r.closed = true
+	r.signal()
 	r.mu.Unlock()
-	if idle != nil {
-		select {
-		case <-idle:
-		case <-ctx.Done():
-		}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
 	}
-	r.broadcaster.Shutdown()
+	r.stop()
 }
 
 // cut makes a message as short as the API server wants it.

@@ -266,3 +266,12 @@ func said(body []byte, err error) error {
 	}
 	return &apierrors.StatusError{ErrStatus: status}
 }
+
+// raw is the body of a result. Result.Raw has an error of its own for an answer
+// that is none; only Result.Error has the words of the API server.
+func raw(result rest.Result) ([]byte, error) {
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
+}

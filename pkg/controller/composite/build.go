@@ -13,9 +13,6 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
-// FinalizerPrefix is followed by the name of the CompositeController.
-const FinalizerPrefix = engine.FinalizerDomain + "compositecontroller-"
-
 // Builder makes controllers of CompositeControllers.
 type Builder struct{ declare.Tools }
 
@@ -66,7 +63,7 @@ func (b *Builder) define(ctx context.Context, name string, spec *v1alpha1.Compos
 	definition := engine.Definition{
 		Kind:         v1alpha1.CompositeControllerKind,
 		Name:         name,
-		Finalizer:    FinalizerPrefix + name,
+		Finalizer:    declare.Finalizer(v1alpha1.CompositeControllerKind, name),
 		ResyncPeriod: b.Period(spec.ResyncPeriodSeconds),
 		Endpoints:    spec.EndpointConfigs,
 	}

@@ -34,6 +34,14 @@ type Resource struct {
 	Custom bool
 }
 
+// UnavailableError is an error of Tools.Lookup that says that the server behind a
+// group does not answer now.
+type UnavailableError struct{ Err error }
+
+func (e *UnavailableError) Error() string { return e.Err.Error() }
+
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
 // Tools are what controllers are made with.
 type Tools struct {
 	// Lookup finds a resource by its plural name. Absent is true if the API
@@ -76,10 +84,12 @@ func (t *Tools) Parent(ctx context.Context, path string, rule v1alpha1.ResourceR
 }
 
 // Child adds the kind of children that a rule at path names to a definition, in
-// its turn: one that the API server does not serve is among the missing.
+// its turn: one that the API server does not serve, or not now, is among the
+// missing.
 func (t *Tools) Child(ctx context.Context, definition *engine.Definition, path string, rule v1alpha1.ResourceRule, method v1alpha1.ChildUpdateMethod) error {
 	resource, absent, err := t.Lookup(ctx, rule.APIVersion, rule.Resource)
-	if absent {
+	var unavailable *UnavailableError
+	if absent || errors.As(err, &unavailable) {
 		definition.Missing = append(definition.Missing, Describe(rule))
 		return nil
 	}

@@ -18,9 +18,6 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
-// FinalizerPrefix is followed by the name of the DecoratorController.
-const FinalizerPrefix = engine.FinalizerDomain + "decoratorcontroller-"
-
 // Builder makes controllers of DecoratorControllers.
 type Builder struct{ declare.Tools }
 
@@ -66,7 +63,7 @@ func (b *Builder) define(ctx context.Context, name string, spec *v1alpha1.Decora
 	definition := engine.Definition{
 		Kind:         v1alpha1.DecoratorControllerKind,
 		Name:         name,
-		Finalizer:    FinalizerPrefix + name,
+		Finalizer:    declare.Finalizer(v1alpha1.DecoratorControllerKind, name),
 		Mark:         name,
 		ResyncPeriod: b.Period(spec.ResyncPeriodSeconds),
 		Endpoints:    spec.EndpointConfigs,

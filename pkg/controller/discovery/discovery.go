@@ -51,6 +51,19 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("the API server does not serve resource %q in %q; is its CRD installed, with this version served?", e.Resource, e.APIVersion)
 }
 
+// UnavailableError says that the API server cannot tell now what it serves of a
+// group and version: the server behind it does not answer.
+type UnavailableError struct {
+	APIVersion string
+	Err        error
+}
+
+func (e *UnavailableError) Error() string {
+	return fmt.Sprintf("cannot read the resources of %q: %v", e.APIVersion, e.Err)
+}
+
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
 // Resources is the table.
 type Resources struct {
 	client discovery.AggregatedDiscoveryInterfaceWithContext
@@ -76,8 +89,8 @@ func New(client discovery.AggregatedDiscoveryInterfaceWithContext, clock clock.P
 
 // Lookup finds the resource with this plural name. What is not in the table may
 // have appeared since it was read, so it is read again before the answer is a
-// *NotFoundError, if that was not done a moment ago. A resource of a group that
-// could not be read is another error.
+// *NotFoundError, if that was not done a moment ago. For a resource of a group
+// that could not be read it is an *UnavailableError.
 func (r *Resources) Lookup(ctx context.Context, apiVersion, resource string) (Resource, error) {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {
@@ -100,7 +113,7 @@ func (r *Resources) Lookup(ctx context.Context, apiVersion, resource string) (Re
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if err := r.failed[gv]; err != nil {
-		return Resource{}, fmt.Errorf("cannot read the resources of %q: %w", apiVersion, err)
+		return Resource{}, &UnavailableError{APIVersion: apiVersion, Err: err}
 	}
 	return Resource{}, &NotFoundError{APIVersion: apiVersion, Resource: resource}
 }

@@ -165,6 +165,11 @@ type Controller struct {
 type Syncer interface {
 	// Sync makes one pass. It does not panic.
 	Sync(ctx context.Context, parent object.Key) Outcome
+	// Redeclare gives it the newest object that declares the controller, for the
+	// requests of later passes. What the controller is has not changed.
+	Redeclare(declared *object.Object)
+	// GiveWay tells it which other controllers it leaves parents to.
+	GiveWay(elders []Rival)
 	// Close is called once, after the last Sync has returned.
 	Close()
 }

@@ -26,6 +26,9 @@ const (
 	ReasonStopping    = "Stopping"
 	ReasonStopped     = "Stopped"
 	ReasonCreateError = "CreateError"
+	// ReasonSyncError is also the reason of the event on a parent whose pass
+	// failed.
+	ReasonSyncError = "SyncError"
 )
 
 // How soon a controller that cannot start is tried again; a change of what the
@@ -69,7 +72,9 @@ type Recorder interface {
 type HostConfig struct {
 	// Name of the host's own queue in metrics.
 	Name string
-	// Declared is the copy of the objects that declare controllers.
+	// Kind of the objects that declare controllers.
+	Kind object.Kind
+	// Declared is the copy of these objects.
 	Declared Cache
 	// Open opens the copy of any kind.
 	Open func(object.Kind) Cache
@@ -77,6 +82,11 @@ type HostConfig struct {
 	Lookup Lookup
 	// Build makes the controllers.
 	Build Build
+	// Claims says where a controller that does not run may have left its
+	// finalizer, as far as the API server serves those kinds.
+	Claims func(ctx context.Context, declared *object.Object) (Claims, error)
+	// API is the way to the parents of a controller that is gone.
+	API API
 	// Workers of each controller.
 	Workers int
 	Events  Recorder
@@ -93,6 +103,17 @@ type Host struct {
 	running map[string]*running
 	// queue of names; nil until Run. Guarded by mu.
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	// gone has the last state of objects that were deleted, until their
+	// controllers are stopped. Guarded by mu.
+	gone map[string]*object.Object
+	// leftovers are the finalizers that are still to be taken off, by the name of
+	// the controller. Guarded by mu.
+	leftovers map[string]leftover
+	// contenders are all controllers that could be made, running or not. Guarded
+	// by mu.
+	contenders map[string]contender
+	// elders are the controllers to which each one gives way. Guarded by mu.
+	elders map[string][]Rival
 }
 
 type running struct {
@@ -100,9 +121,23 @@ type running struct {
 	declared *object.Object
 }
 
+// leftover is what a controller left behind.
+type leftover struct {
+	Claims
+	// declared is what the events are about.
+	declared *object.Object
+}
+
 // NewHost makes a Host that runs nothing yet.
 func NewHost(config HostConfig) *Host {
-	return &Host{HostConfig: config, running: map[string]*running{}}
+	return &Host{
+		HostConfig: config,
+		running:    map[string]*running{},
+		gone:       map[string]*object.Object{},
+		leftovers:  map[string]leftover{},
+		contenders: map[string]contender{},
+		elders:     map[string][]Rival{},
+	}
 }
 
 // Run runs controllers until ctx ends. When it returns, all syncs have ended.
@@ -110,6 +145,7 @@ func (h *Host) Run(ctx context.Context) error {
 	if err := h.Declared.WaitForSync(ctx); err != nil {
 		return fmt.Errorf("cannot list and watch the objects of %q: %w", h.Name, err)
 	}
+	h.survey(ctx)
 	skipNames := true
 	typed, err := controller.NewUnmanaged(h.Name, controller.Options{
 		SkipNameValidation:      &skipNames,
@@ -138,6 +174,9 @@ func (h *Host) Run(ctx context.Context) error {
 			case after != nil:
 				queue.Add(request(after.Name()))
 			case before != nil:
+				h.mu.Lock()
+				h.gone[before.Name()] = before
+				h.mu.Unlock()
 				queue.Add(request(before.Name()))
 			}
 		})
@@ -173,39 +212,86 @@ func (h *Host) Recheck() {
 	}
 }
 
-// reconcile brings one controller to what its object says. A controller that
-// runs goes on until the one that replaces it is ready to start. The controllers
-// live as long as base.
+// survey finds out which controllers there will be, so that none of them acts
+// for a moment where it gives way to another that starts later.
+func (h *Host) survey(ctx context.Context) {
+	for _, declared := range h.Declared.List() {
+		if ctx.Err() != nil {
+			return
+		}
+		if built, err := h.build(ctx, declared); err == nil {
+			h.mu.Lock()
+			h.contenders[declared.Name()] = contenderOf(declared, built.Definition)
+			h.mu.Unlock()
+		}
+	}
+}
+
+// reconcile brings one controller to what its object says, and takes off the
+// finalizers that it leaves behind. The controllers live as long as base.
 func (h *Host) reconcile(ctx, base context.Context, name string) (reconcile.Result, error) {
+	result, err := h.bring(ctx, base, name)
+	if left := h.settle(ctx, name); left != nil {
+		// It is tried again, whatever the other error says.
+		return reconcile.Result{}, left
+	}
+	return result, err
+}
+
+// bring brings one controller to what its object says. A controller that runs
+// goes on until the one that replaces it is ready to start.
+func (h *Host) bring(ctx, base context.Context, name string) (reconcile.Result, error) {
 	declared := h.Declared.Get("", name)
 	current := h.get(name)
 	if declared == nil {
-		if current != nil {
-			h.stop(name, current)
-		}
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, h.remove(ctx, name, current)
 	}
+	h.takeGone(name)
 	built, err := h.build(ctx, declared)
-	if absent := (*AbsentError)(nil); errors.As(err, &absent) && current != nil {
-		// Its caches would go on to look for the parents, more and more rarely.
-		h.stop(name, current)
-	}
 	if err != nil {
+		if current != nil {
+			h.follow(ctx, base, current, declared, err)
+		} else {
+			h.contend(name, nil)
+		}
 		return h.refuse(ctx, declared, err)
 	}
 	if current != nil && current.declared.UID() == declared.UID() && reflect.DeepEqual(current.definition, built.Definition) {
+		if current.declared.ResourceVersion() != declared.ResourceVersion() {
+			// Nothing but what hooks are shown of it.
+			current.syncer.Redeclare(declared)
+			h.set(name, &running{run: current.run, declared: declared})
+		}
 		return missing(built), nil
 	}
-	if current == nil {
+	if err := h.replace(ctx, base, current, built, declared); err != nil {
+		return h.refuse(ctx, declared, err)
+	}
+	return missing(built), nil
+}
+
+// replace starts a controller in the place of the one that runs, if one does.
+func (h *Host) replace(ctx, base context.Context, current *running, built *Controller, declared *object.Object) error {
+	name := declared.Name()
+	starting := func() {
 		h.Events.Normal(declared, ReasonStarting, fmt.Sprintf("Starting controller %q.", name))
+	}
+	if current == nil {
+		starting()
 	}
 	next, err := prepare(ctx, built, h.Open, h.Lookup)
 	if err != nil {
-		return h.refuse(ctx, declared, err)
+		return err
 	}
+	contender := contenderOf(declared, built.Definition)
+	h.contend(name, &contender)
+	next.syncer.GiveWay(h.eldersOf(name))
 	if current != nil {
 		h.stop(name, current)
-		h.Events.Normal(declared, ReasonStarting, fmt.Sprintf("Starting controller %q.", name))
+		if claims := current.definition.Claims().without(built.Definition.Claims().Parents); len(claims.Parents) > 0 {
+			h.leave(name, leftover{Claims: claims, declared: declared})
+		}
+		starting()
 	}
 	h.set(name, &running{run: next.start(base, h.Workers, h.Log), declared: declared})
 	h.Events.Normal(declared, ReasonStarted, fmt.Sprintf("Started controller %q.", name))
@@ -215,7 +301,169 @@ func (h *Host) reconcile(ctx, base context.Context, name string) (reconcile.Resu
 			"Controller %q runs without these kinds, which the API server does not serve: %s. It picks them up as soon as they are there.",
 			name, strings.Join(built.Definition.Missing, ", ")))
 	}
-	return missing(built), nil
+	for _, elder := range h.eldersOf(name) {
+		h.Events.Warning(declared, ReasonSyncError, fmt.Sprintf(
+			"%s %q is older and makes %s for parents of the same kind too. It alone acts for parents that both select; give one of them another labelSelector.",
+			built.Definition.Kind, elder.Name, strings.Join(elder.Kinds, ", ")))
+	}
+	return nil
+}
+
+// follow keeps a controller running as it was declared before the change that
+// cannot work, and lets it follow what the API server serves.
+func (h *Host) follow(ctx, base context.Context, current *running, declared *object.Object, err error) {
+	var built *Controller
+	if current.declared.ResourceVersion() != declared.ResourceVersion() {
+		built, err = h.build(ctx, current.declared)
+	}
+	if absent := (*AbsentError)(nil); errors.As(err, &absent) {
+		// Its caches would go on to look for the parents, more and more rarely.
+		h.stop(declared.Name(), current)
+		h.contend(declared.Name(), nil)
+		return
+	}
+	if built == nil || reflect.DeepEqual(current.definition, built.Definition) {
+		return
+	}
+	if err := h.replace(ctx, base, current, built, current.declared); err != nil && ctx.Err() == nil {
+		h.Log.Info("Cannot follow what the API server serves, trying again", logging.KeyController, current.definition.QueueName(), "error", err.Error())
+	}
+}
+
+// remove ends the controller of an object that is gone. Where it may have left
+// its finalizer is noted for settle.
+func (h *Host) remove(ctx context.Context, name string, current *running) error {
+	last := h.takeGone(name)
+	var claims Claims
+	switch {
+	case current != nil:
+		if last == nil {
+			last = current.declared
+		}
+		claims = current.definition.Claims()
+		h.stop(name, current)
+	case last == nil:
+		return nil
+	default:
+		var err error
+		if claims, err = h.Claims(ctx, last); err != nil {
+			if ctx.Err() == nil {
+				h.Events.Warning(last, ReasonSyncError, fmt.Sprintf("Cannot tell which parents have the finalizer of %q: %v", name, err))
+			}
+			return nil
+		}
+	}
+	h.contend(name, nil)
+	if len(claims.Parents) > 0 && claims.Finalizer != "" {
+		h.leave(name, leftover{Claims: claims, declared: last})
+	}
+	return nil
+}
+
+// leave notes finalizers that are to be taken off.
+func (h *Host) leave(name string, left leftover) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if earlier, ok := h.leftovers[name]; ok {
+		left.Parents = append(earlier.without(left.Parents).Parents, left.Parents...)
+	}
+	h.leftovers[name] = left
+}
+
+// settle takes off the finalizers that a controller left behind, but for parents
+// of one that runs under the name again.
+func (h *Host) settle(ctx context.Context, name string) error {
+	h.mu.Lock()
+	left, ok := h.leftovers[name]
+	if current := h.running[name]; ok && current != nil {
+		left.Claims = left.without(current.definition.Claims().Parents)
+	}
+	h.mu.Unlock()
+	if !ok || ctx.Err() != nil {
+		return nil
+	}
+	done := func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.leftovers, name)
+	}
+	if len(left.Parents) == 0 {
+		done()
+		return nil
+	}
+	if h.keeps(ctx, left.declared) {
+		h.Events.Normal(left.declared, ReasonStopped, fmt.Sprintf("Left finalizer %q on its parents, as annotation %s says.", left.Finalizer, AnnotationKeepFinalizers))
+		done()
+		return nil
+	}
+	result := release(ctx, h.API, left.Claims)
+	if ctx.Err() != nil {
+		// The program stops; what is left is for who deletes the object again.
+		return nil
+	}
+	if err := result.err(); err != nil {
+		h.Events.Warning(left.declared, ReasonSyncError, fmt.Sprintf("Controller %q: %v; trying again", name, err))
+		return fmt.Errorf("cannot release the parents of %q: %w", name, err)
+	}
+	done()
+	if result.parents > 0 {
+		h.Events.Normal(left.declared, ReasonStopped, fmt.Sprintf("Took finalizer %q off %d parents.", left.Finalizer, result.parents))
+		h.Log.Info("Took the finalizer off parents", logging.KeyName, name, logging.KeyCount, result.parents)
+	}
+	return nil
+}
+
+// keeps says whether an object wants the finalizers kept. One that was moved out
+// of what this instance looks after is still there, and may say so since.
+func (h *Host) keeps(ctx context.Context, last *object.Object) bool {
+	if live, err := h.API.Get(ctx, h.Kind, "", last.Name()); err == nil && live.UID() == last.UID() {
+		last = live
+	}
+	value, _ := last.Annotation(AnnotationKeepFinalizers)
+	return value == keepFinalizers
+}
+
+// contend notes what a controller is, nil that there is none of the name, and
+// tells the others whose turn it is now.
+func (h *Host) contend(name string, now *contender) {
+	h.mu.Lock()
+	if now == nil {
+		delete(h.contenders, name)
+		delete(h.elders, name)
+	} else {
+		h.contenders[name] = *now
+	}
+	var changed []*running
+	for other, one := range h.contenders {
+		before, after := h.elders[other], elders(one, h.contenders)
+		if len(before) == 0 && len(after) == 0 || reflect.DeepEqual(before, after) {
+			continue
+		}
+		h.elders[other] = after
+		if current := h.running[other]; current != nil && other != name {
+			current.syncer.GiveWay(after)
+			changed = append(changed, current)
+		}
+	}
+	h.mu.Unlock()
+	for _, one := range changed {
+		one.resync()
+	}
+}
+
+func (h *Host) eldersOf(name string) []Rival {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.elders[name]
+}
+
+// takeGone returns the last state of an object that was deleted, once.
+func (h *Host) takeGone(name string) *object.Object {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := h.gone[name]
+	delete(h.gone, name)
+	return last
 }
 
 // missing asks for another look as long as a kind is not there.

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -57,11 +58,17 @@ func withoutStatus(o *object.Object) map[string]any {
 	return content
 }
 
-// ownersOf are the uids of the controllers of a child before and after a change,
-// if they are of a parent kind, and whether nobody controls it now. A state that
-// is of another controller's child has none, and neither has an event without a
-// change.
-func ownersOf(definition *Definition, before, after *object.Object) (owners []types.UID, orphaned bool) {
+// ownerOf is a controller of a child, of a parent kind.
+type ownerOf struct {
+	uid types.UID
+	// key under which a parent of that kind and name is.
+	key object.Key
+}
+
+// ownersOf are the controllers of a child before and after a change, if they are
+// of a parent kind; and whether nobody controls it now. A state that is of another
+// controller's child has none, and neither has an event without a change.
+func ownersOf(definition *Definition, before, after *object.Object) (owners []ownerOf, orphaned bool) {
 	if before != nil && after != nil && before.ResourceVersion() == after.ResourceVersion() {
 		return nil, false
 	}
@@ -69,15 +76,86 @@ func ownersOf(definition *Definition, before, after *object.Object) (owners []ty
 		if state == nil || !definition.Marked(state) {
 			continue
 		}
-		owner := object.ControllerOf(state)
-		if owner == nil {
+		ref := object.ControllerOf(state)
+		if ref == nil {
 			continue
 		}
 		for i := range definition.Parents {
-			if object.Refers(owner, definition.Parents[i].GroupKind()) && !slices.Contains(owners, owner.UID) {
-				owners = append(owners, owner.UID)
+			kind := definition.Parents[i].Kind
+			if !object.Refers(ref, kind.GroupKind()) {
+				continue
+			}
+			owner := ownerOf{uid: ref.UID, key: object.OwnerKey(ref, kind, state.Namespace())}
+			if !slices.Contains(owners, owner) {
+				owners = append(owners, owner)
 			}
 		}
 	}
 	return owners, after != nil && object.ControllerOf(after) == nil && definition.Marked(after)
+}
+
+// router finds the parents that an event concerns.
+type router struct {
+	definition *Definition
+	caches     Caches
+	// selector is Controller.Selector, or nil.
+	selector func(parent *object.Object) labels.Selector
+	known    *selectors
+	// add puts parents into the queue; those that can wait behind others.
+	add func(later bool, keys ...object.Key)
+}
+
+// parent handles an event of an object of a parent kind.
+func (r *router) parent(rule *Parent, before, after *object.Object, initial bool) {
+	state := after
+	if state == nil {
+		state = before
+	}
+	if state == nil {
+		return
+	}
+	if r.selector != nil {
+		switch {
+		case after == nil || !rule.Selects(after):
+			r.known.set(state.Key(), nil)
+		case before == nil || before.UID() != after.UID() || !onlyStatusChanged(before, after):
+			r.known.set(state.Key(), r.selector(after))
+		}
+	}
+	if concernsParent(rule, r.definition.Finalizer, before, after) {
+		r.add(initial, state.Key())
+	}
+}
+
+// child handles an event of an object of a child kind.
+func (r *router) child(before, after *object.Object, initial bool) {
+	if initial {
+		// Every parent is synced at the start anyway.
+		return
+	}
+	if r.owned(before, after) && after != nil {
+		r.add(false, r.known.matching(after)...)
+	}
+}
+
+// owned adds the parents that control an object, or did before a change. It
+// reports whether nobody controls it now.
+func (r *router) owned(before, after *object.Object) (orphaned bool) {
+	owners, orphaned := ownersOf(r.definition, before, after)
+	for _, owner := range owners {
+		cache := r.caches.Parents[owner.key.GroupKind()]
+		if cache == nil {
+			continue
+		}
+		parent := cache.ByUID(owner.uid)
+		if parent == nil {
+			// What a parent of the same name left behind is in the way of the one
+			// that is there now.
+			parent = cache.Get(owner.key.Namespace, owner.key.Name)
+		}
+		if parent != nil {
+			r.add(false, parent.Key())
+		}
+	}
+	return orphaned
 }

@@ -110,9 +110,97 @@ func TestOwnersOf(t *testing.T) {
 		{"orphan listed again", orphan("1"), orphan("1"), nil, false},
 	}
 	for _, c := range cases {
-		owners, orphaned := ownersOf(definition, c.before, c.after)
+		found, orphaned := ownersOf(definition, c.before, c.after)
+		var owners []types.UID
+		for _, owner := range found {
+			owners = append(owners, owner.uid)
+			if owner.key != thing.Key("ns", "p") {
+				t.Errorf("%s: the owner is %v", c.reason, owner.key)
+			}
+		}
 		if !slices.Equal(owners, c.owners) || orphaned != c.orphaned {
 			t.Errorf("%s: %v, %v", c.reason, owners, orphaned)
+		}
+	}
+}
+
+// routedCopy is a copy of a kind with what a router asks of it.
+type routedCopy struct {
+	Cache
+	objects map[object.Key]*object.Object
+}
+
+func (c *routedCopy) ByUID(uid types.UID) *object.Object {
+	for _, o := range c.objects {
+		if o.UID() == uid {
+			return o
+		}
+	}
+	return nil
+}
+
+func (c *routedCopy) Get(namespace, name string) *object.Object {
+	return c.objects[thing.Key(namespace, name)]
+}
+
+func TestRouter(t *testing.T) {
+	parent := func(name, uid, app string) *object.Object {
+		o, err := object.FromJSON(fmt.Appendf(nil, `{"apiVersion":"demo/v1","kind":"Thing","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":%q,"labels":{"app":%q}}}`, name, uid, uid, app))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	child := func(version, owner, uid, app string) *object.Object {
+		refs := ""
+		if owner != "" {
+			refs = fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"demo/v1","kind":"Thing","name":%q,"uid":%q,"controller":true}]`, owner, uid)
+		}
+		return build(t, config, fmt.Sprintf(`,"resourceVersion":%q,"labels":{"of":%q}%s`, version, app, refs), "")
+	}
+	there := &routedCopy{objects: map[object.Key]*object.Object{}}
+	for _, o := range []*object.Object{parent("p", "new", "x"), parent("q", "q1", "x"), parent("other", "o1", "y")} {
+		there.objects[o.Key()] = o
+	}
+	rule := Parent{Kind: thing, Selector: labels.SelectorFromSet(labels.Set{"app": "x"})}
+	var got []string
+	r := &router{
+		definition: &Definition{Parents: []Parent{rule}},
+		caches:     Caches{Parents: map[schema.GroupKind]Cache{thing.GroupKind(): there}},
+		selector:   func(p *object.Object) labels.Selector { return labels.SelectorFromSet(labels.Set{"of": p.Name()}) },
+		known:      newSelectors(),
+		add: func(later bool, keys ...object.Key) {
+			for _, key := range keys {
+				got = append(got, fmt.Sprint(key.Name, later))
+			}
+		},
+	}
+	gone := parent("gone", "g1", "x")
+	cases := []struct {
+		reason string
+		event  func()
+		want   []string
+	}{
+		{"a parent that was there", func() { r.parent(&rule, nil, parent("p", "new", "x"), true) }, []string{"ptrue"}},
+		{"a parent that is new", func() { r.parent(&rule, nil, parent("q", "q1", "x"), false) }, []string{"qfalse"}},
+		{"one that is not selected", func() { r.parent(&rule, nil, parent("other", "o1", "y"), false) }, nil},
+		{"a deletion that nobody saw", func() { r.parent(&rule, gone, nil, false) }, []string{"gonefalse"}},
+		{"nothing", func() { r.parent(&rule, nil, nil, false) }, nil},
+		{"a child that was there", func() { r.child(nil, child("1", "q", "q1", ""), true) }, nil},
+		{"a child", func() { r.child(nil, child("1", "q", "q1", ""), false) }, []string{"qfalse"}},
+		{"a child that is gone", func() { r.child(child("1", "q", "q1", ""), nil, false) }, []string{"qfalse"}},
+		{"a child of an earlier parent of the name", func() { r.child(child("1", "p", "old", ""), nil, false) }, []string{"pfalse"}},
+		{"a child of a parent that is gone", func() { r.child(child("1", "gone", "g1", ""), nil, false) }, nil},
+		{"an orphan", func() { r.child(nil, child("1", "", "", "p"), false) }, []string{"pfalse"}},
+		{"an orphan of a parent that is not selected", func() { r.child(nil, child("1", "", "", "other"), false) }, nil},
+		{"an orphan of a parent that is gone", func() { r.child(nil, child("1", "", "", "gone"), false) }, nil},
+		{"a child that is let go", func() { r.child(child("1", "q", "q1", ""), child("2", "", "", "p"), false) }, []string{"qfalse", "pfalse"}},
+	}
+	for _, c := range cases {
+		got = nil
+		c.event()
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, not %q", c.reason, got, c.want)
 		}
 	}
 }

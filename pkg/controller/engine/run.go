@@ -46,9 +46,12 @@ type run struct {
 	syncer     Syncer
 	caches     Caches
 	queue      priorityqueue.PriorityQueue[object.Key]
+	backoff    *backoff
 	busy       workqueue.TypedRateLimiter[object.Key]
 	cancel     context.CancelFunc
-	done       chan struct{}
+	// ready is closed once queue is set.
+	ready chan struct{}
+	done  chan struct{}
 }
 
 // prepared is a controller that only has to be started.
@@ -107,12 +110,14 @@ func (p *prepared) release() {
 // start runs a controller until stop is called or ctx ends.
 func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run {
 	definition := p.controller.Definition
-	log = log.WithValues(logging.KeyController, definition.QueueName())
+	log = withFailures(log).WithValues(logging.KeyController, definition.QueueName())
 	r := &run{
 		definition: definition,
 		syncer:     p.syncer,
 		caches:     p.caches,
+		backoff:    newBackoff(),
 		busy:       workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
+		ready:      make(chan struct{}),
 		done:       make(chan struct{}),
 	}
 	skipNames := true
@@ -121,7 +126,7 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 		SkipNameValidation:      &skipNames,
 		MaxConcurrentReconciles: workers,
 		Reconciler:              reconcile.TypedFunc[object.Key](r.reconcile),
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](backoffBase, backoffMax),
+		RateLimiter:             r.backoff,
 		Logger:                  log,
 		LogConstructor: func(key *object.Key) logr.Logger {
 			if key == nil {
@@ -133,7 +138,8 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 	if err == nil {
 		err = typed.Watch(ctrlsource.TypedFunc[object.Key](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[object.Key]) error {
 			r.queue = queue.(priorityqueue.PriorityQueue[object.Key])
-			return r.listen(p.controller)
+			close(r.ready)
+			return r.listen(p.controller, log)
 		}))
 	}
 	ctx, r.cancel = context.WithCancel(ctx)
@@ -168,67 +174,86 @@ func (r *run) stop() {
 }
 
 // listen brings the events of all kinds to the queue.
-func (r *run) listen(c *Controller) error {
-	definition := &r.definition
-	low := handler.LowPriority
-	add := func(initial bool, keys ...object.Key) {
-		options := priorityqueue.AddOpts{}
-		if initial {
-			options.Priority = &low
-		}
-		r.queue.AddWithOpts(options, keys...)
-	}
-	known := newSelectors()
-	for i := range definition.Parents {
-		parent := &definition.Parents[i]
-		err := r.caches.Parents[parent.GroupKind()].Handle(func(before, after *object.Object, initial bool) {
-			state := after
-			if state == nil {
-				state = before
-			}
-			if state == nil {
-				return
-			}
-			if c.Selector != nil {
-				switch {
-				case after == nil || !parent.Selects(after):
-					known.set(state.Key(), nil)
-				case before == nil || before.UID() != after.UID() || !onlyStatusChanged(before, after):
-					known.set(state.Key(), c.Selector(after))
-				}
-			}
-			if concernsParent(parent, definition.Finalizer, before, after) {
-				add(initial, state.Key())
-			}
-		})
+func (r *run) listen(c *Controller, log logr.Logger) error {
+	events := &router{definition: &r.definition, caches: r.caches, selector: c.Selector, known: newSelectors(), add: r.add}
+	for i := range r.definition.Parents {
+		parent := &r.definition.Parents[i]
+		err := r.caches.Parents[parent.GroupKind()].Handle(guarded(log, func(before, after *object.Object, initial bool) {
+			events.parent(parent, before, after, initial)
+		}))
 		if err != nil {
 			return err
 		}
 	}
-	for _, child := range definition.Children {
-		err := r.caches.Children[child.GroupKind()].Handle(func(before, after *object.Object, initial bool) {
-			if initial {
-				// Every parent is synced at the start anyway.
-				return
-			}
-			owners, orphaned := ownersOf(definition, before, after)
-			for _, uid := range owners {
-				for _, cache := range r.caches.Parents {
-					if parent := cache.ByUID(uid); parent != nil {
-						add(false, parent.Key())
-					}
-				}
-			}
-			if orphaned {
-				add(false, known.matching(after)...)
-			}
-		})
+	for _, child := range r.definition.Children {
+		err := r.caches.Children[child.GroupKind()].Handle(guarded(log, events.child))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// add puts parents into the queue. What nobody waits for comes after what
+// somebody just changed.
+func (r *run) add(later bool, keys ...object.Key) {
+	options := priorityqueue.AddOpts{}
+	if later {
+		low := handler.LowPriority
+		options.Priority = &low
+	}
+	r.queue.AddWithOpts(options, keys...)
+}
+
+// resync has every parent looked at again. Before the queue is there, all of
+// them are still to come.
+func (r *run) resync() {
+	select {
+	case <-r.ready:
+	default:
+		return
+	}
+	for i := range r.definition.Parents {
+		parent := &r.definition.Parents[i]
+		for _, o := range r.caches.Parents[parent.GroupKind()].List() {
+			if managed(parent, r.definition.Finalizer, o) {
+				r.add(true, o.Key())
+			}
+		}
+	}
+}
+
+// guarded keeps a panic about one object from ending the program: a handler runs
+// in a goroutine of the informer.
+func guarded(log logr.Logger, handler func(before, after *object.Object, initial bool)) func(before, after *object.Object, initial bool) {
+	return func(before, after *object.Object, initial bool) {
+		defer func() {
+			if recovered := recover(); recovered != nil {
+				about := after
+				if about == nil {
+					about = before
+				}
+				log.Error(fmt.Errorf("panic: %v", recovered), "Recovered from a panic at an event", logging.KeyName, about.Key().String())
+			}
+		}()
+		handler(before, after, initial)
+	}
+}
+
+// backoff is how long a parent that fails is left alone. Only a pass that went
+// well resets it: the queue forgets at the end of one that merely waited.
+type backoff struct {
+	workqueue.TypedRateLimiter[object.Key]
+}
+
+func newBackoff() *backoff {
+	return &backoff{workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](backoffBase, backoffMax)}
+}
+
+// Forget is what the queue calls. It does nothing.
+func (*backoff) Forget(object.Key) {}
+
+func (b *backoff) reset(key object.Key) { b.TypedRateLimiter.Forget(key) }
 
 // reconcile syncs one parent and says when it is its turn again: the one place
 // where that is decided.
@@ -242,6 +267,7 @@ func (r *run) reconcile(ctx context.Context, key object.Key) (reconcile.Result, 
 	}
 	switch outcome.Verdict {
 	case Done:
+		r.backoff.reset(key)
 		after := outcome.After
 		if period := r.definition.ResyncPeriod; period > 0 {
 			period -= time.Duration(rand.Float64() * resyncJitter * float64(period))
@@ -259,6 +285,7 @@ func (r *run) reconcile(ctx context.Context, key object.Key) (reconcile.Result, 
 	case Behind:
 		return reconcile.Result{RequeueAfter: behindDelay}, nil
 	case Wait:
+		r.backoff.reset(key)
 		after := outcome.After
 		if least := r.busy.When(key); after == 0 {
 			after = least

@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"crypto/sha256"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,9 @@ import (
 
 // patience is how long a cache may be behind before that is an error.
 const patience = time.Minute
+
+// sayAgain is how soon an event about a failure that lasts is sent again, to count.
+const sayAgain = time.Minute
 
 // memories are what is remembered of each parent between its passes.
 type memories struct {
@@ -33,6 +37,14 @@ type memory struct {
 	settled plan.Settled
 	// status is the status that was found or made right.
 	status statusMark
+	// elders are the controllers of which the parent was told that it is left to
+	// them.
+	elders []string
+	// waiting is since when children of an earlier parent are in the way.
+	waiting time.Time
+	// said is the last message of an event about a failure, and when it was sent.
+	said   string
+	saidAt time.Time
 	// customized is what the customize hook said last.
 	customized *customized
 	// patched is the last change that was made to the parent.
@@ -48,12 +60,44 @@ type patchMark struct {
 	change          [sha256.Size]byte
 }
 
-// statusMark remembers that the parent, in this version, has the status that the
-// hook wanted, as far as the API server keeps it.
+// statusMark remembers a status that the hook wanted, and what the API server
+// kept of it: a field that the schema of the parent does not know is dropped.
 type statusMark struct {
+	// resourceVersion of the parent that was last found to be right.
 	resourceVersion string
-	desired         [sha256.Size]byte
+	desired, kept   [sha256.Size]byte
 }
+
+// told reports whether the parent was told of an elder before, and notes that it
+// is now.
+func (m *memory) told(elder string) bool {
+	if slices.Contains(m.elders, elder) {
+		return true
+	}
+	m.elders = append(m.elders, elder)
+	return false
+}
+
+// waits says whether to wait silently for what is in the way to go.
+func (m *memory) waits(now time.Time) bool {
+	if m.waiting.IsZero() {
+		m.waiting = now
+	}
+	return now.Sub(m.waiting) < patience
+}
+
+// repeats says whether a message was sent a moment ago, and notes it otherwise.
+// The limit of events about one object is for what is new.
+func (m *memory) repeats(message string, now time.Time) bool {
+	if m.said == message && now.Sub(m.saidAt) < sayAgain {
+		return true
+	}
+	m.said, m.saidAt = message, now
+	return false
+}
+
+// recovered forgets what was said and waited for, after a pass that went well.
+func (m *memory) recovered() { m.said, m.waiting = "", time.Time{} }
 
 // pending is a write that a cache is to show.
 type pending struct {

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
 // busy is an error of a hook that wants to be called later.
@@ -17,6 +20,20 @@ type busy interface {
 	error
 	RetryAfter() time.Duration
 }
+
+// hookError is an error of a hook, or of its answer.
+type hookError struct {
+	which hook.Call
+	err   error
+}
+
+func (e *hookError) Error() string { return e.err.Error() }
+
+func (e *hookError) Unwrap() error { return e.err }
+
+// toldProblems is how many problems of one pass are told; an answer can have
+// thousands.
+const toldProblems = 10
 
 // fail notes what went wrong.
 func (p *Pass) fail(err error) { p.problems = append(p.problems, err) }
@@ -30,27 +47,61 @@ func (p *Pass) outcome(ctx context.Context) engine.Outcome {
 	}
 	var said []error
 	for _, problem := range p.problems {
-		var later busy
+		var (
+			later busy
+			asked *hookError
+		)
 		switch {
 		case errors.As(problem, &later):
 			return engine.Outcome{Verdict: engine.Wait, After: later.RetryAfter()}
-		case settlesItself(problem):
+		case !errors.As(problem, &asked) && settlesItself(problem):
 			p.again = true
 		default:
 			said = append(said, problem)
 		}
 	}
-	switch {
-	case len(said) > 0:
-		err := errors.Join(said...)
-		message := strings.ReplaceAll(err.Error(), "\n", "; ")
-		p.Events.Warning(p.Parent, ReasonSyncError, fmt.Sprintf("%s %q: %s", p.Definition.Kind, p.Definition.Name, message))
+	if len(said) > 0 {
+		err := failureOf(said)
+		message := fmt.Sprintf("%s %q: %s", p.Definition.Kind, p.Definition.Name, sourceAddress.ReplaceAllString(err.Error(), ""))
+		if !p.memory.repeats(message, p.Clock.Now()) {
+			p.Events.Warning(p.Parent, engine.ReasonSyncError, message)
+		}
 		return engine.Outcome{Verdict: engine.Failed, Err: err}
-	case p.again:
-		return engine.Outcome{Verdict: engine.Again}
-	default:
-		return engine.Outcome{Verdict: engine.Done, After: p.after}
 	}
+	if p.again {
+		return engine.Outcome{Verdict: engine.Again}
+	}
+	p.memory.recovered()
+	return engine.Outcome{Verdict: engine.Done, After: p.after}
+}
+
+// sourceAddress is our end of a connection in the text of a network error. It has
+// another port each time; with it each repetition would be an event of its own.
+var sourceAddress = regexp.MustCompile(`(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9a-fA-F:.%a-z]+\]):[0-9]+->`)
+
+// failureOf is one error of all that went wrong, on one line.
+func failureOf(problems []error) *engine.Failure {
+	failure := &engine.Failure{}
+	texts := make([]string, 0, toldProblems+1)
+	for i, problem := range problems {
+		if i == toldProblems {
+			texts = append(texts, fmt.Sprintf("and %d more", len(problems)-i))
+			break
+		}
+		texts = append(texts, strings.ReplaceAll(problem.Error(), "\n", "; "))
+		var (
+			asked *hookError
+			field *object.FieldError
+		)
+		if failure.Hook == "" && errors.As(problem, &asked) {
+			failure.Hook = asked.which.String()
+		}
+		if failure.Path == "" && errors.As(problem, &field) {
+			failure.Path = field.Path
+		}
+	}
+	failure.Err = errors.New(strings.Join(texts, "; "))
+	return failure
 }
 
 // settlesItself says that an error came from an object being newer than it was

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 
+	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -52,6 +53,6 @@ func (p *Pass) Notice(message string) {
 	}
 	p.memory.noticed = message
 	if message != "" {
-		p.Events.Warning(p.Parent, ReasonSyncError, fmt.Sprintf("%s %q: %s", p.Definition.Kind, p.Definition.Name, message))
+		p.Events.Warning(p.Parent, engine.ReasonSyncError, fmt.Sprintf("%s %q: %s", p.Definition.Kind, p.Definition.Name, message))
 	}
 }

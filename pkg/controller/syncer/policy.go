@@ -16,9 +16,6 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
-// ReasonSyncError is the reason of the event on a parent whose pass failed.
-const ReasonSyncError = "SyncError"
-
 // Policy is what differs between the kinds of controllers.
 type Policy interface {
 	// Observe says which labels the children of the parent have. It fails if the
@@ -89,8 +86,8 @@ func (h Hooks) Close() {
 // Deps are what a Syncer works with.
 type Deps struct {
 	Definition engine.Definition
-	// Declared is the object that declares the controller: it is part of each
-	// request.
+	// Declared is the object that declares the controller. It is part of each
+	// request; the newest one that Redeclare gave counts.
 	Declared *object.Object
 	Flavor   hook.Flavor
 	Policy   Policy
@@ -161,8 +158,11 @@ func managesChildren(mode Mode, parent *object.Object) bool {
 type Pass struct {
 	*Syncer
 
-	Rule *engine.Parent
-	Mode Mode
+	// Declared is the object that declares the controller, as of the beginning of
+	// the pass.
+	Declared *object.Object
+	Rule     *engine.Parent
+	Mode     Mode
 	// Parent as it is now: a step that writes it puts what the API server
 	// returned here.
 	Parent   *object.Object

@@ -25,6 +25,9 @@ const customizeAge = 20 * time.Minute
 // until the parent changes in any way, be it by the status that a pass wrote. An
 // answer that was of no use is not remembered.
 type customized struct {
+	// declared is the object that declares the controller, which the hook was
+	// shown too.
+	declared *object.Object
 	// resourceVersion is the state. What is remembered is of one uid.
 	resourceVersion string
 	at              time.Time
@@ -81,12 +84,12 @@ func (p *Pass) selectRelated(rules *related.Rules) (*object.Set, error) {
 // about another state of the parent.
 func (p *Pass) customize(ctx context.Context) (*related.Rules, error) {
 	known := p.memory.customized
-	if known == nil || known.resourceVersion != p.Parent.ResourceVersion() || p.Clock.Since(known.at) > customizeAge {
+	if known == nil || known.declared != p.Declared || known.resourceVersion != p.Parent.ResourceVersion() || p.Clock.Since(known.at) > customizeAge {
 		answer, err := p.askCustomize(ctx)
 		if err != nil {
 			return nil, err
 		}
-		known = &customized{resourceVersion: p.Parent.ResourceVersion(), at: p.Clock.Now(), answer: answer}
+		known = &customized{declared: p.Declared, resourceVersion: p.Parent.ResourceVersion(), at: p.Clock.Now(), answer: answer}
 		p.memory.customized = known
 	}
 	kinds, err := p.lookUp(ctx, known.answer)
@@ -114,16 +117,16 @@ func (p *Pass) askCustomize(ctx context.Context) ([]v1alpha1.RelatedResourceRule
 		Flavor: p.Flavor, Call: hook.Customize, Controller: p.Declared, Parent: p.Parent,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot encode request to the %s hook: %w", hook.Customize, err)
+		return nil, &hookError{hook.Customize, fmt.Errorf("cannot encode request to the %s hook: %w", hook.Customize, err)}
 	}
 	answer, err := asked.Caller.Call(ctx, p.aboutCustomize(), body)
 	if err != nil {
-		return nil, fmt.Errorf("%s hook at %s %w", hook.Customize, asked.Caller.URL(), err)
+		return nil, &hookError{hook.Customize, fmt.Errorf("%s hook at %s %w", hook.Customize, asked.Caller.URL(), err)}
 	}
 	response, notes, err := asked.Codec.DecodeCustomize(answer)
 	for _, note := range notes {
 		p.Log.V(4).Info("Field in the answer of a hook is not known", logging.KeyHook, hook.Customize.String(),
-			logging.KeyParent, p.Parent.Key().String(), "field", note.Path, "problem", note.Problem)
+			logging.KeyParent, p.Parent.Key().String(), logging.KeyPath, note.Path, "problem", note.Problem)
 	}
 	if err != nil {
 		return nil, p.badRules(err)
@@ -132,7 +135,7 @@ func (p *Pass) askCustomize(ctx context.Context) ([]v1alpha1.RelatedResourceRule
 }
 
 func (p *Pass) badRules(err error) error {
-	return fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", hook.Customize, p.Hooks.Customize.Caller.URL(), err)
+	return &hookError{hook.Customize, fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", hook.Customize, p.Hooks.Customize.Caller.URL(), err)}
 }
 
 // lookUp finds the kinds that the rules name. It costs no call of the API server

@@ -96,7 +96,7 @@ func newRelating(versions ...v1alpha1.HookVersion) *relating {
 // pass relates a parent and reports whether the pass would go on.
 func (r *relating) pass(t testing.TB, parent *object.Object, children ...*object.Object) (*Pass, bool) {
 	t.Helper()
-	pass := &Pass{Syncer: r.Syncer, Parent: parent, memory: r.memories.recall(parent), Children: object.NewSet(nil, children...)}
+	pass := &Pass{Syncer: r.Syncer, Declared: r.declared.Load(), Parent: parent, memory: r.memories.recall(parent), Children: object.NewSet(nil, children...)}
 	return pass, pass.relate(t.Context())
 }
 
@@ -136,6 +136,8 @@ func TestCustomizeIsAskedOncePerStateOfAParent(t *testing.T) {
 	other.Namespaced = false
 	r.kinds[mapKind.Resource] = other
 	asked("of another scope", last, 6)
+	r.Redeclare(parent(t, `,"labels":{"new":"1"}`))
+	asked("the controller's object changed", last, 7)
 	if got := r.memories.of[last.Key()].customized.kinds; !slices.Equal(got, []object.Kind{other}) {
 		t.Errorf("kinds are %v", got)
 	}

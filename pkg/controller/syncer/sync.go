@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
+	"sync/atomic"
 
 	"github.com/metacontroller-solo/solo/pkg/controller/apply"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
@@ -21,12 +23,25 @@ const parallelWrites = 8
 type Syncer struct {
 	Deps
 	memories memories
+	pruning  pruning
+	// declared is the newest object that declares the controller.
+	declared atomic.Pointer[object.Object]
+	// elders are the controllers that parents are left to.
+	elders atomic.Pointer[[]engine.Rival]
 }
 
 // New makes a Syncer.
 func New(deps Deps) *Syncer {
-	return &Syncer{Deps: deps, memories: memories{of: map[object.Key]*memory{}}}
+	s := &Syncer{Deps: deps, memories: memories{of: map[object.Key]*memory{}}}
+	s.declared.Store(deps.Declared)
+	return s
 }
+
+// Redeclare gives the object that declares the controller to later passes.
+func (s *Syncer) Redeclare(declared *object.Object) { s.declared.Store(declared) }
+
+// GiveWay leaves parents to other controllers, from the next pass on.
+func (s *Syncer) GiveWay(elders []engine.Rival) { s.elders.Store(&elders) }
 
 // Close gives back the hooks.
 func (s *Syncer) Close() { s.Hooks.Close() }
@@ -43,12 +58,10 @@ func (s *Syncer) Sync(ctx context.Context, key object.Key) (outcome engine.Outco
 		s.forget(key)
 		return engine.Outcome{Verdict: engine.Done}
 	}
-	pass := &Pass{Syncer: s, Rule: rule, Parent: parent, memory: s.memories.recall(parent)}
+	pass := &Pass{Syncer: s, Declared: s.declared.Load(), Rule: rule, Parent: parent, memory: s.memories.recall(parent)}
 	defer func() {
 		if recovered := recover(); recovered != nil {
-			s.Log.Error(fmt.Errorf("panic: %v", recovered), "Recovered from a panic in a sync",
-				logging.KeyParent, key.String(), "stack", string(debug.Stack()))
-			pass.fail(fmt.Errorf("the sync broke off by a fault of the program: %v", recovered))
+			pass.fail(s.recovered(recovered, key))
 			outcome = pass.outcome(ctx)
 		}
 	}()
@@ -57,6 +70,13 @@ func (s *Syncer) Sync(ctx context.Context, key object.Key) (outcome engine.Outco
 	}
 	pass.run(ctx)
 	return pass.outcome(ctx)
+}
+
+// recovered is the error of a panic, which is in the log with its stack.
+func (s *Syncer) recovered(cause any, parent object.Key) error {
+	s.Log.Error(fmt.Errorf("panic: %v", cause), "Recovered from a panic in a sync",
+		logging.KeyParent, parent.String(), "stack", string(debug.Stack()))
+	return fmt.Errorf("the sync broke off by a fault of the program: %v", cause)
 }
 
 // forget frees what is remembered of a parent that is gone, or not ours.
@@ -78,6 +98,10 @@ func (p *Pass) run(ctx context.Context) {
 	p.Mode = modeOf(&p.Definition, p.Rule, p.Parent)
 	if p.Mode == ModeIgnore {
 		p.forget(p.Parent.Key())
+		return
+	}
+	if p.Mode == ModeSync && p.givesWay() {
+		p.Caches.Related.Forget(p.Parent.Key())
 		return
 	}
 	if !p.settleFinalizer(ctx) || p.Mode == ModeRelease || p.Mode == ModeIdle {
@@ -124,6 +148,31 @@ func (p *Pass) Releases() bool {
 	return p.Mode == ModeFinalize && p.Response.Finalized && p.Complete
 }
 
+// givesWay says whether another controller acts for this parent, and tells that
+// once for each of them: two that make children of one kind for one parent would
+// delete what the other makes.
+func (p *Pass) givesWay() bool {
+	elders := p.elders.Load()
+	if elders == nil {
+		return false
+	}
+	var gives bool
+	for i := range *elders {
+		elder := &(*elders)[i]
+		if !elder.Claims(p.Parent) {
+			continue
+		}
+		gives = true
+		if p.memory.told(elder.Name) {
+			continue
+		}
+		p.Events.Warning(p.Parent, engine.ReasonSyncError, fmt.Sprintf(
+			"%s %q leaves this parent to %s %q, which is older and makes %s for it too: each would delete what the other makes; give one of them another labelSelector",
+			p.Definition.Kind, p.Definition.Name, p.Definition.Kind, elder.Name, strings.Join(elder.Kinds, ", ")))
+	}
+	return gives
+}
+
 // settleFinalizer puts the finalizer on, or takes off one that no hook needs. It
 // reports whether the pass goes on.
 func (p *Pass) settleFinalizer(ctx context.Context) bool {
@@ -163,8 +212,17 @@ func (p *Pass) writeParent(what string, write func() (*object.Object, error)) bo
 // Ask calls the hook of the pass for a state of the parent. Revision tells
 // several states of one parent apart that are asked about in one pass; it is
 // empty for the parent as it is. Ask may be called by several goroutines at once.
-func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) (*hook.Response, error) {
+func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) (response *hook.Response, err error) {
 	which, asked := p.asked()
+	defer func() {
+		// Of a goroutine of its own nobody else would recover.
+		if recovered := recover(); recovered != nil {
+			response, err = nil, p.recovered(recovered, parent.Key())
+		}
+		if err != nil {
+			err = &hookError{which: which, err: err}
+		}
+	}()
 	request := &hook.Request{
 		Flavor: p.Flavor, Call: which, Controller: p.Declared, Parent: parent, Children: p.Children, Related: p.Related,
 	}
@@ -179,8 +237,8 @@ func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) 
 	}
 	response, notes, err := asked.Codec.DecodeResponse(request, answer)
 	for _, note := range notes {
-		p.Log.V(4).Info("Field in the answer of a hook is not known", logging.KeyHook, which.String(),
-			logging.KeyParent, parent.Key().String(), "field", note.Path, "problem", note.Problem)
+		p.Log.V(4).Info("Field in the answer of a hook is not known", logging.KeyController, p.Definition.QueueName(),
+			logging.KeyHook, which.String(), logging.KeyParent, parent.Key().String(), logging.KeyPath, note.Path, "problem", note.Problem)
 	}
 	if err != nil {
 		return nil, p.Unusable(err)
@@ -234,13 +292,41 @@ func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
 	}
 	p.memory.settled = result.Settled(made)
 	for _, problem := range made.Problems() {
-		p.fail(errors.New(problem.Message))
+		p.problem(problem)
 	}
-	if err := result.Err(); err != nil {
-		p.fail(err)
+	for _, failed := range result.Failed {
+		// What settles itself is not among them, so it is not asked for again.
+		p.fail(errors.New(failed.Err.Error()))
+	}
+	if result.Interrupted != nil {
+		p.fail(fmt.Errorf("cannot finish the children: %w", result.Interrupted))
 	}
 	p.again = p.again || result.Retry
 	return len(result.Failed) == 0 && result.Interrupted == nil && !result.Retry, true
+}
+
+// problem notes a child that is not made.
+func (p *Pass) problem(step plan.Step) {
+	switch {
+	case step.Reason == plan.Foreign && p.ofPredecessor(step.Observed) && p.memory.waits(p.Clock.Now()):
+		// The garbage collector is at it; the deletion is an event of this parent.
+		p.again = true
+	case step.Reason == plan.Undeclared && len(p.Definition.Missing) > 0:
+		p.fail(fmt.Errorf("%s (the API server does not serve these that are declared: %s)", step.Message, strings.Join(p.Definition.Missing, ", ")))
+	default:
+		p.fail(errors.New(step.Message))
+	}
+}
+
+// ofPredecessor says whether a child is what an earlier parent of the same name
+// left behind.
+func (p *Pass) ofPredecessor(child *object.Object) bool {
+	if child == nil {
+		return false
+	}
+	ref := object.ControllerOf(child)
+	return object.Refers(ref, p.Rule.GroupKind()) && ref.UID != p.Parent.UID() &&
+		object.OwnerKey(ref, p.Rule.Kind, child.Namespace()) == p.Parent.Key()
 }
 
 // lookup finds an object of a child kind, whoever owns it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,9 +12,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook/wire"
+	"github.com/metacontroller-solo/solo/pkg/controller/plan"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -94,19 +100,20 @@ func TestOutcome(t *testing.T) {
 		{"an error", []error{errors.New("boom")}, false, engine.Failed, 1},
 		{"two errors are one event", []error{errors.New("boom"), errors.New("bang")}, false, engine.Failed, 1},
 		{"an error beside a conflict", []error{conflict, errors.New("boom")}, true, engine.Failed, 1},
+		{"a hook whose secret is gone", []error{&hookError{which: hook.Sync, err: gone}}, false, engine.Failed, 1},
 		{"a busy hook", []error{fmt.Errorf("sync hook: %w", later{errors.New("busy")})}, false, engine.Wait, 0},
 	}
 	for _, c := range cases {
 		var events said
 		pass := &Pass{
-			Syncer: New(Deps{Definition: engine.Definition{Kind: "CompositeController", Name: "cc"}, Events: &events}),
-			Parent: parent(t, ""), problems: c.problems, again: c.again, after: time.Minute,
+			Syncer: New(Deps{Definition: engine.Definition{Kind: "CompositeController", Name: "cc"}, Events: &events, Clock: clock.RealClock{}}),
+			memory: &memory{}, Parent: parent(t, ""), problems: c.problems, again: c.again, after: time.Minute,
 		}
 		got := pass.outcome(t.Context())
 		if got.Verdict != c.want || len(events) != c.events || (got.Err != nil) != (c.want == engine.Failed) {
 			t.Errorf("%s: %+v with events %q", c.reason, got, events)
 		}
-		if c.events == 1 && (!strings.HasPrefix(events[0], `SyncError: CompositeController "cc": boom`) || strings.Contains(events[0], "conflict")) {
+		if c.events == 1 && (!strings.HasPrefix(events[0], `SyncError: CompositeController "cc": `) || strings.Contains(events[0], "conflict")) {
 			t.Errorf("%s: event is %q", c.reason, events[0])
 		}
 		if c.want == engine.Wait && got.After != 7*time.Second || c.want == engine.Done && got.After != time.Minute {
@@ -175,5 +182,195 @@ func TestMemoryIsOfOneLife(t *testing.T) {
 	all.forget(parent(t, "").Key())
 	if len(all.of) != 0 {
 		t.Error("a forgotten memory stays")
+	}
+}
+
+// A failure that lasts is an event now and then; what is new is one at once.
+func TestRepeatedFailures(t *testing.T) {
+	var events said
+	now := clocktesting.NewFakePassiveClock(time.Unix(1, 0))
+	s := New(Deps{Definition: engine.Definition{Kind: "CompositeController", Name: "cc"}, Events: &events, Clock: now})
+	m := &memory{}
+	end := func(problems ...string) {
+		pass := &Pass{Syncer: s, memory: m, Parent: parent(t, "")}
+		for _, problem := range problems {
+			pass.fail(errors.New(problem))
+		}
+		pass.outcome(t.Context())
+	}
+	steps := []struct {
+		reason   string
+		after    time.Duration
+		problems []string
+		events   int
+	}{
+		{"the first", 0, []string{"boom"}, 1},
+		{"again", time.Second, []string{"boom"}, 1},
+		{"another", time.Second, []string{"bang"}, 2},
+		{"again", time.Second, []string{"bang"}, 2},
+		{"after a while", sayAgain, []string{"bang"}, 3},
+		{"all is well", time.Second, nil, 3},
+		{"it is back", time.Second, []string{"bang"}, 4},
+	}
+	for _, step := range steps {
+		now.SetTime(now.Now().Add(step.after))
+		end(step.problems...)
+		if len(events) != step.events {
+			t.Fatalf("%s: %d events", step.reason, len(events))
+		}
+	}
+
+	// The port of a connection is nothing new.
+	end("read tcp 127.0.0.1:40001->127.0.0.1:80: read: connection reset by peer")
+	count := len(events)
+	end("read tcp 127.0.0.1:40002->127.0.0.1:80: read: connection reset by peer")
+	end("read tcp [::1]:40003->127.0.0.1:80: read: connection reset by peer")
+	if len(events) != count {
+		t.Errorf("the events are %q", events)
+	}
+
+	// An answer can have thousands of mistakes.
+	end(slices.Repeat([]string{"wrong"}, 5000)...)
+	if last := events[len(events)-1]; strings.Count(last, "wrong") != toldProblems || !strings.Contains(last, "and 4990 more") {
+		t.Errorf("the event is %q", last)
+	}
+}
+
+func TestFailureSaysWhere(t *testing.T) {
+	field := &object.FieldError{Path: "children[0].kind", Problem: "is missing"}
+	got := failureOf([]error{errors.New("a\nb"), &hookError{which: hook.Finalize, err: fmt.Errorf("at: %w", field)}})
+	if got.Hook != "finalize" || got.Path != "children[0].kind" || strings.Contains(got.Error(), "\n") {
+		t.Errorf("it is %+v", got)
+	}
+}
+
+// statuses is an API server that keeps some fields of a status.
+type statuses struct {
+	Writer
+	keep   []string
+	writes int
+	parent *object.Object
+}
+
+func (w *statuses) UpdateStatus(_ context.Context, _ object.Kind, o *object.Object) (*object.Object, error) {
+	w.writes++
+	content := o.Content()
+	status, _ := content["status"].(map[string]any)
+	for field := range status {
+		if !slices.Contains(w.keep, field) {
+			delete(status, field)
+		}
+	}
+	written, err := object.FromContent(content)
+	w.parent = written
+	return written, err
+}
+
+func TestPrunedStatus(t *testing.T) {
+	w := &statuses{keep: []string{"seen"}}
+	rule := &engine.Parent{HasStatus: true}
+	s := New(Deps{Writer: w, Clock: clocktesting.NewFakePassiveClock(time.Unix(1, 0))})
+	at := func(uid, version, status string) *object.Object {
+		o, err := object.FromJSON(fmt.Appendf(nil, `{"apiVersion":"demo/v1","kind":"Thing","metadata":{"name":"a","uid":%q,"resourceVersion":%q}%s}`, uid, version, status))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	steps := []struct {
+		reason  string
+		parent  *object.Object
+		status  map[string]any
+		written bool
+	}{
+		{"new", at("u", "1", ""), map[string]any{"seen": int64(1), "observedGeneration": int64(1)}, true},
+		{"nothing new", at("u", "2", `,"status":{"seen":1}`), map[string]any{"seen": int64(1), "observedGeneration": int64(1)}, false},
+		{"the parent changed", at("u", "3", `,"status":{"seen":1}`), map[string]any{"seen": int64(1), "observedGeneration": int64(1)}, false},
+		{"only what is pruned changed", at("u", "4", `,"status":{"seen":1}`), map[string]any{"seen": int64(1), "observedGeneration": int64(2)}, false},
+		{"something else changed", at("u", "5", `,"status":{"seen":1}`), map[string]any{"seen": int64(2), "observedGeneration": int64(2)}, true},
+		{"somebody changed it", at("u", "6", `,"status":{"seen":7}`), map[string]any{"seen": int64(2), "observedGeneration": int64(2)}, true},
+		{"a parent that was not seen before", at("v", "7", `,"status":{"seen":1}`), map[string]any{"seen": int64(1), "observedGeneration": int64(9)}, false},
+		{"an empty value is no sign", at("w", "8", `,"status":{"seen":1}`), map[string]any{"seen": int64(0), "ready": false}, true},
+		{"a value for what was empty", at("x", "9", `,"status":{"seen":1}`), map[string]any{"seen": int64(1), "ready": true}, true},
+	}
+	for _, step := range steps {
+		before := w.writes
+		pass := &Pass{Syncer: s, Rule: rule, Parent: step.parent, memory: s.memories.recall(step.parent)}
+		if err := pass.WriteStatus(t.Context(), step.status); err != nil {
+			t.Fatalf("%s: %v", step.reason, err)
+		}
+		if written := w.writes > before; written != step.written {
+			t.Errorf("%s: written is %v", step.reason, written)
+		}
+	}
+}
+
+// wild is a policy that panics.
+type wild struct{ Policy }
+
+func (wild) Observe(*Pass) (labels.Selector, error) { panic("boom") }
+
+// one is the copy of a kind with one object.
+type one struct {
+	engine.Cache
+	object *object.Object
+}
+
+func (o one) Get(string, string) *object.Object { return o.object }
+
+// A panic is an event of the parent of the pass, and of no other.
+func TestPanicInAPass(t *testing.T) {
+	var events said
+	o := parent(t, "")
+	kind := object.Kind{GroupVersionKind: o.GroupVersionKind(), Resource: "things"}
+	s := New(Deps{
+		Definition: engine.Definition{
+			Kind: "CompositeController", Name: "cc", Hooks: engine.Hooks{Sync: &v1alpha1.Hook{}},
+			Parents: []engine.Parent{{Kind: kind, Selector: labels.Everything()}},
+		},
+		Policy: wild{}, Events: &events, Clock: clock.RealClock{},
+		Caches: engine.Caches{Parents: map[schema.GroupKind]engine.Cache{kind.GroupKind(): one{object: o}}},
+	})
+	if got := s.Sync(t.Context(), o.Key()); got.Verdict != engine.Failed || len(events) != 1 || !strings.Contains(events[0], "boom") {
+		t.Errorf("it ends with %+v and events %q", got, events)
+	}
+	// So is one in a goroutine of the policy.
+	pass := &Pass{Syncer: s, Mode: ModeSync, Parent: o, memory: &memory{}}
+	s.Hooks.Sync = &Hook{Codec: wire.Codec{}}
+	if _, err := pass.Ask(t.Context(), o, ""); err == nil {
+		t.Error("a call without a caller works")
+	}
+}
+
+// What an earlier parent of the name left is waited for; what is somebody else's
+// is told.
+func TestChildrenOfAPredecessor(t *testing.T) {
+	now := clocktesting.NewFakePassiveClock(time.Unix(1, 0))
+	kind := object.Kind{GroupVersionKind: schema.GroupVersionKind{Group: "demo", Version: "v1", Kind: "Thing"}, Resource: "things"}
+	child := func(owner, uid string) *object.Object {
+		o, err := object.FromJSON(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","ownerReferences":[{"apiVersion":"demo/v1","kind":"Thing","name":%q,"uid":%q,"controller":true}]}}`, owner, uid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	m := &memory{}
+	problems := func(observed *object.Object) (int, bool) {
+		pass := &Pass{Syncer: New(Deps{Clock: now}), Rule: &engine.Parent{Kind: kind}, Parent: parent(t, ""), memory: m}
+		pass.problem(plan.Step{Action: plan.Skip, Reason: plan.Foreign, Observed: observed, Message: "in the way"})
+		return len(pass.problems), pass.again
+	}
+	if told, again := problems(child("a", "old")); told != 0 || !again {
+		t.Error("the child of the predecessor is told")
+	}
+	if told, again := problems(child("b", "other")); told != 1 || again {
+		t.Error("the child of another parent is not told")
+	}
+	if told, again := problems(child("a", "u")); told != 1 || again {
+		t.Error("the parent's own child is taken for one of its predecessor")
+	}
+	now.SetTime(now.Now().Add(patience))
+	if told, _ := problems(child("a", "old")); told != 1 {
+		t.Error("a child that does not go is not told")
 	}
 }

@@ -2,13 +2,17 @@ package wire
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
 	kjson "sigs.k8s.io/json"
@@ -161,7 +165,7 @@ func (c Codec) decode(data []byte, field func(name string, raw jsontext.Value) (
 		}
 	}
 	if err != nil {
-		return nil, problemOf(err)
+		return nil, problemOf(data, err)
 	}
 	var unknown []Note
 	err = walk(data, func(name string, raw jsontext.Value) error {
@@ -172,7 +176,7 @@ func (c Codec) decode(data []byte, field func(name string, raw jsontext.Value) (
 		return err
 	})
 	if err != nil {
-		return nil, problemOf(err)
+		return nil, problemOf(data, err)
 	}
 	notes = append(notes, unknown...)
 	if c.Strict && len(unknown) > 0 {
@@ -276,22 +280,32 @@ func refused(notes []Note) error {
 }
 
 // problemOf makes a FieldError with a path as users write it of an error of the
-// JSON decoder.
-func problemOf(err error) error {
+// JSON decoder about data.
+func problemOf(data []byte, err error) error {
 	var syntax *jsontext.SyntacticError
 	switch {
 	case errors.As(err, &syntax):
-		path := pathOf(syntax.JSONPointer)
-		problem := "is no valid JSON"
+		path, problem := pathOf(syntax.JSONPointer), "is no valid JSON"
 		if path == "" {
 			problem = "the answer is no valid JSON"
 		}
-		return &object.FieldError{Path: path, Problem: fmt.Sprintf("%s: %v at byte %d", problem, syntax.Err, syntax.ByteOffset)}
+		if errors.Is(syntax.Err, io.ErrUnexpectedEOF) {
+			return &object.FieldError{Path: path, Problem: fmt.Sprintf("%s: it ends too early, after %d bytes", problem, len(data))}
+		}
+		line, column := position(data, syntax.ByteOffset)
+		return &object.FieldError{Path: path, Problem: fmt.Sprintf("%s: %v, at line %d, byte %d", problem, syntax.Err, line, column)}
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return errors.New("the answer is no valid JSON: it ends too early")
 	default:
 		return err
 	}
+}
+
+// position is where in a text a byte is: its line, and which byte of that it is,
+// both counted from 1.
+func position(data []byte, offset int64) (line, column int) {
+	before := data[:min(max(offset, 0), int64(len(data)))]
+	return bytes.Count(before, []byte{'\n'}) + 1, len(before) - bytes.LastIndexByte(before, '\n')
 }
 
 // pathOf writes a JSON pointer as children[2].metadata.name.
@@ -471,7 +485,7 @@ func decodeRule(path string, raw jsontext.Value) (v1alpha1.RelatedResourceRule, 
 	var rule v1alpha1.RelatedResourceRule
 	unknown, err := kjson.UnmarshalStrict(raw, &rule)
 	if err != nil {
-		return rule, nil, &object.FieldError{Path: path, Problem: "is no rule: " + err.Error()}
+		return rule, nil, ruleProblem(path, err)
 	}
 	switch {
 	case rule.APIVersion == "":
@@ -484,4 +498,47 @@ func decodeRule(path string, raw jsontext.Value) (v1alpha1.RelatedResourceRule, 
 		notes = append(notes, Note{Path: path, Problem: "is wrong: " + err.Error()})
 	}
 	return rule, notes, nil
+}
+
+// ruleProblem says what is wrong with a rule in words of JSON, not of Go.
+func ruleProblem(path string, err error) error {
+	var mismatch *json.UnmarshalTypeError
+	if !errors.As(err, &mismatch) {
+		return &object.FieldError{Path: path, Problem: "is no rule"}
+	}
+	fields := slices.DeleteFunc(strings.Split(mismatch.Field, "."), func(field string) bool {
+		// A struct that is embedded in Go is no field of the rule.
+		return field == "" || unicode.IsUpper(rune(field[0]))
+	})
+	at := strings.Join(append([]string{path}, fields...), ".")
+	return &object.FieldError{Path: at, Problem: "must be " + typeName(mismatch.Type) + ", not " + valueName(mismatch.Value)}
+}
+
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	default:
+		return "a number"
+	}
+}
+
+// valueName is what a user calls what encoding/json found.
+func valueName(found string) string {
+	switch found, _, _ := strings.Cut(found, " "); found {
+	case "array":
+		return "a list"
+	case "object":
+		return "an object"
+	case "bool":
+		return "true or false"
+	default:
+		return "a " + found
+	}
 }

@@ -424,8 +424,8 @@ func TestCustomize(t *testing.T) {
 		`{"relatedResources":[null]}`: "relatedResources[0]",
 		`{"relatedResources":[{"apiVersion":"v1","resource":"pods"},{"apiVersion":"v1"}]}`: "relatedResources[1].resource",
 		`{"relatedResources":[{"resource":"pods"}]}`:                                       "relatedResources[0].apiVersion",
-		`{"relatedResources":[{"apiVersion":"v1","resource":"pods","names":"a"}]}`:         "relatedResources[0]",
-		`{"relatedResources":[{"apiVersion":"v1","resource":"pods","labelSelector":[1]}]}`: "relatedResources[0]",
+		`{"relatedResources":[{"apiVersion":"v1","resource":"pods","names":"a"}]}`:         "relatedResources[0].names",
+		`{"relatedResources":[{"apiVersion":"v1","resource":"pods","labelSelector":[1]}]}`: "relatedResources[0].labelSelector",
 	} {
 		_, _, err := v1.DecodeCustomize([]byte(in))
 		path0 := ""
