@@ -49,6 +49,7 @@ var table = []row{
 	{"pkg/controller/hook/wire", rules},
 	{"pkg/controller/adopt", rules},
 	{"pkg/controller/plan", rules},
+	{"pkg/controller/revision", rules},
 	{"pkg/controller/plan/merge", rules},
 	{"pkg/guard/identify", rules},
 	{"pkg/guard/attempt", rules},

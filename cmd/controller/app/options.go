@@ -49,6 +49,8 @@ const (
 	lockLeases                = "leases"
 	applyDynamic              = "dynamic-apply"
 	applyServerSide           = "server-side-apply"
+	// defaultNamespace is where the shipped manifests install the controller.
+	defaultNamespace          = "metacontroller"
 	serviceAccountNamespace   = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 	defaultDiscoveryInterval  = 30 * time.Second
 	defaultCacheFlushInterval = 30 * time.Minute
@@ -119,6 +121,8 @@ type Config struct {
 	Rest *rest.Config
 	// Selector is TargetLabelSelector.
 	Selector labels.Selector
+	// Namespace is that of this process.
+	Namespace string
 }
 
 // Complete checks the options and completes what they leave open. The error
@@ -177,7 +181,7 @@ func (o *Options) Complete(getenv func(string) string) (*Config, error) {
 		return nil, oneLine(err)
 	}
 
-	config := &Config{Options: *o, Selector: selector}
+	config := &Config{Options: *o, Selector: selector, Namespace: ownNamespace(getenv, defaultNamespace)}
 	if config.LeaderElectionNamespace == "" {
 		config.LeaderElectionNamespace = ownNamespace(getenv, o.SingletonNamespace)
 	}

@@ -75,6 +75,10 @@ func prepare(ctx context.Context, c *Controller, open func(object.Kind) Cache) (
 		p.opened, kinds = append(p.opened, cache), append(kinds, child.Kind)
 		p.caches.Children[child.GroupKind()] = cache
 	}
+	if revisions := c.Definition.Revisions; revisions != nil {
+		p.caches.Revisions = open(revisions.Kind)
+		p.opened, kinds = append(p.opened, p.caches.Revisions), append(kinds, revisions.Kind)
+	}
 	syncContext, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	for i, cache := range p.opened {
@@ -190,21 +194,35 @@ func (r *run) listen(c *Controller) error {
 			return err
 		}
 	}
+	// addOwners adds the parents that control an object, or did.
+	addOwners := func(before, after *object.Object) (orphaned bool) {
+		owners, orphaned := ownersOf(definition, before, after)
+		for _, uid := range owners {
+			for _, cache := range r.caches.Parents {
+				if parent := cache.ByUID(uid); parent != nil {
+					add(false, parent.Key())
+				}
+			}
+		}
+		return orphaned
+	}
+	if r.caches.Revisions != nil {
+		err := r.caches.Revisions.Handle(func(before, after *object.Object, initial bool) {
+			if !initial {
+				addOwners(before, after)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
 	for _, child := range definition.Children {
 		err := r.caches.Children[child.GroupKind()].Handle(func(before, after *object.Object, initial bool) {
 			if initial {
 				// Every parent is synced at the start anyway.
 				return
 			}
-			owners, orphaned := ownersOf(definition, before, after)
-			for _, uid := range owners {
-				for _, cache := range r.caches.Parents {
-					if parent := cache.ByUID(uid); parent != nil {
-						add(false, parent.Key())
-					}
-				}
-			}
-			if orphaned {
+			if addOwners(before, after) {
 				add(false, known.matching(after)...)
 			}
 		})

@@ -162,6 +162,8 @@ type Pass struct {
 	// Related are the objects that the customize hook asked for.
 	Related  *object.Set
 	Response *hook.Response
+	// Kept is what the policy keeps from one of its steps to the next.
+	Kept any
 
 	memory *memory
 	// problems are what the user hears of.

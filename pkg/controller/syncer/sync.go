@@ -182,17 +182,7 @@ func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) 
 // writeChildren brings the children to what the hook wants. It reports whether
 // all of them were written, and whether there was a plan at all.
 func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
-	in := plan.Input{
-		Parent:   p.Parent,
-		Kinds:    p.Definition.PlanKinds(),
-		Observed: p.Children,
-		Desired:  p.Response.Children,
-		Selector: p.Selector,
-		Lookup:   p.lookup,
-		Settled:  p.memory.settled,
-	}
-	p.Policy.Shape(p, &in)
-	made, err := plan.Make(in)
+	made, err := plan.Make(p.PlanInput())
 	if err != nil {
 		p.fail(err)
 		return false, false
@@ -215,6 +205,23 @@ func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
 	}
 	p.again = p.again || result.Retry
 	return len(result.Failed) == 0 && result.Interrupted == nil && !result.Retry, true
+}
+
+// PlanInput is what the plan of this pass is made of, as far as it is known.
+func (p *Pass) PlanInput() plan.Input {
+	in := plan.Input{
+		Parent:   p.Parent,
+		Kinds:    p.Definition.PlanKinds(),
+		Observed: p.Children,
+		Selector: p.Selector,
+		Lookup:   p.lookup,
+		Settled:  p.memory.settled,
+	}
+	if p.Response != nil {
+		in.Desired = p.Response.Children
+	}
+	p.Policy.Shape(p, &in)
+	return in
 }
 
 // lookup finds an object of a child kind, whoever owns it.
