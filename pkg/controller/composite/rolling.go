@@ -126,7 +126,10 @@ func (r *rollout) advance(ctx context.Context, pass *syncer.Pass) error {
 	if err != nil {
 		return err
 	}
-	answers, wanted := r.answers(pass, in)
+	answers, wanted, err := r.answers(pass, in, children)
+	if err != nil {
+		return err
+	}
 	decision := revision.Decide(r.history, children, answers)
 	writes, err := r.history.Writes(decision)
 	if err != nil {
@@ -191,9 +194,14 @@ func (r *rollout) children(definition *engine.Definition, admitted *plan.Admitte
 	return children, index, nil
 }
 
-// answers are what the old revisions want. One that cannot be used is told to
-// the user and counts for none.
-func (r *rollout) answers(pass *syncer.Pass, in plan.Input) ([]revision.Answer, []map[object.Key]hook.Child) {
+// answers are what the old revisions want, and which of the children that they
+// claim are not so. One that cannot be used is told to the user and counts for
+// none.
+func (r *rollout) answers(pass *syncer.Pass, in plan.Input, children []revision.Child) ([]revision.Answer, []map[object.Key]hook.Child, error) {
+	place := make(map[object.Key]*revision.Child, len(children))
+	for i := range children {
+		place[children[i].Key] = &children[i]
+	}
 	answers := make([]revision.Answer, len(r.old))
 	wanted := make([]map[object.Key]hook.Child, len(r.old))
 	for i, response := range r.old {
@@ -211,9 +219,16 @@ func (r *rollout) answers(pass *syncer.Pass, in plan.Input) ([]revision.Answer, 
 		for _, candidate := range admitted.Children {
 			answers[i].Wants[candidate.Key] = true
 			wanted[i][candidate.Key] = candidate.Child
+			child := place[candidate.Key]
+			if child == nil || !r.history.Old[i].Claims.Has(candidate.Key) {
+				continue
+			}
+			if child.Drifted, err = admitted.Differs(candidate); err != nil {
+				return nil, nil, err
+			}
 		}
 	}
-	return answers, wanted
+	return answers, wanted, nil
 }
 
 // store carries out what the ControllerRevisions need, in its order. What changed

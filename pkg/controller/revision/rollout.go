@@ -28,6 +28,9 @@ type Child struct {
 	State State
 	// Unready says why the child that is there is not ready, see Unready.
 	Unready string
+	// Drifted says that it is not as the old revision that claims it wants it
+	// either: a pass that was to move it broke off, or somebody changed it.
+	Drifted bool
 }
 
 // Answer is what the hook wants of the children of one old revision.
@@ -86,9 +89,9 @@ type Decision struct {
 //   - for nothing, if it is as it should be already;
 //   - otherwise in turn, one in a pass, and only if all that follow the latest
 //     are there, as desired and ready. The turn goes in order, but one that is
-//     missing or not ready goes before those that are ready: a revision that
-//     breaks its children so breaks one of them, however often it is replaced by
-//     the next bad one.
+//     missing, not ready or about to change anyway goes before the others: a
+//     revision that breaks its children so breaks one of them, however often it
+//     is replaced by the next bad one.
 //
 // Until then it follows the old revision that claims it; that makes it again in
 // the old state if it is missing. If the old revision does not want it, or its
@@ -181,7 +184,8 @@ func (c *Child) unsettled() string {
 	}
 }
 
-// ready says whether the child does its work, in whatever state it is.
+// ready says whether the child does its work, in whatever state it is, and would
+// go on to.
 func (c *Child) ready() bool {
-	return c.State != Absent && c.State != Leaving && c.Unready == ""
+	return c.State != Absent && c.State != Leaving && c.Unready == "" && !c.Drifted
 }
