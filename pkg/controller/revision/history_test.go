@@ -72,7 +72,7 @@ func TestName(t *testing.T) {
 		t.Errorf("in the core group it is %q", got)
 	}
 	for length := 150; length < 253; length++ {
-		s.Parent.Group = strings.Repeat("ab.", length/3)
+		s.Parent.Group = strings.Repeat("ab.", (length-1)/3)
 		s.Parent.Group += strings.Repeat("c", length-len(s.Parent.Group))
 		got, _ = s.name("p-uid", nil)
 		if wrong := validation.IsDNS1123Subdomain(got); len(wrong) > 0 {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,6 +28,20 @@ func newRollingFixture(t *testing.T) *fixture {
 	if _, err := kit.ApplyFile(t.Context(), f.cp.AdminConfig(0), filepath.Join("testdata", "rolling.yaml")); err != nil {
 		t.Fatal(err)
 	}
+	// The rights are there once they are aggregated.
+	kit.Eventually(t, soon, func() error {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: controllerUser, Groups: []string{"system:serviceaccounts"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "delete", Group: "demo.example.com", Resource: "gadgets", Namespace: f.ns},
+		}}
+		if err := f.client.Create(t.Context(), review); err != nil {
+			return err
+		}
+		if !review.Status.Allowed {
+			return errors.New("the controller may not delete gadgets yet")
+		}
+		return nil
+	})
 	return f
 }
 
