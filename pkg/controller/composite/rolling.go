@@ -40,11 +40,7 @@ type rollout struct {
 // told to the user, its children stay as they are, and the rollout goes on.
 func askRevisions(ctx context.Context, pass *syncer.Pass) (*hook.Response, error) {
 	source, cache := pass.Definition.Revisions, pass.Caches.Revisions
-	namespace, name, err := source.LatestOf(pass.Parent)
-	if err != nil {
-		return nil, err
-	}
-	history, err := source.Read(pass.Parent, cache.ByOwner(pass.Parent.UID()), cache.Get(namespace, name))
+	history, err := source.Read(pass.Parent, cache.ByOwner(pass.Parent.UID()), cache.Get)
 	if err != nil {
 		return nil, err
 	}

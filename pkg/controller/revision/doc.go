@@ -24,7 +24,9 @@
 //   - nobody claims: it stays as it is and is the next in turn; a child that is
 //     missing then is made new, in the latest state;
 //   - the latest claims, in the old state: the next pass finds that it differs,
-//     and changes it; until then no other child moves.
+//     and changes it; until then no other child moves. That holds for a revision
+//     that comes in between as well: the child is then neither in the state of
+//     the one that claims it nor in the new one, and so is the next in turn.
 //
 // A child is never claimed by two revisions, which would leave open which of them
 // is the newer one: a roll back makes an old revision the latest again.

@@ -73,22 +73,14 @@ type Revision struct {
 type History struct {
 	source *Source
 	parent *object.Object
+	// namespace is where a new revision is stored.
+	namespace string
 	// Latest is that of the parent as it is.
 	Latest Revision
 	// Old are the other ones whose children are still there, the newest first.
 	Old []Revision
 	// void are stored revisions that say nothing.
 	void []*object.Object
-}
-
-// LatestOf is the name of the latest revision of a parent, and the namespace that
-// it is in.
-func (s *Source) LatestOf(parent *object.Object) (namespace, name string, err error) {
-	name, err = s.name(parent.UID(), s.Paths.Of(parent.Content()))
-	if namespace = parent.Namespace(); namespace == "" {
-		namespace = s.Namespace
-	}
-	return namespace, name, err
 }
 
 // name is "<plural>.<group>-<hash of the parent's uid and the patch>".
@@ -116,16 +108,20 @@ func (s *Source) name(parent types.UID, patch map[string]any) (string, error) {
 }
 
 // Read makes the history of a parent of the ControllerRevisions that it owns, and
-// of one that has the name of its latest. That one is taken if nobody controls
-// it: its name has the parent's uid in it. The error says that somebody else does.
-func (s *Source) Read(parent *object.Object, owned []*object.Object, named *object.Object) (*History, error) {
-	_, name, err := s.LatestOf(parent)
+// of one that has the name of its latest, which lookup finds. That one is taken if
+// nobody controls it: its name has the parent's uid in it. The error says that
+// somebody else does.
+func (s *Source) Read(parent *object.Object, owned []*object.Object, lookup func(namespace, name string) *object.Object) (*History, error) {
+	patch := s.Paths.Of(parent.Content())
+	name, err := s.name(parent.UID(), patch)
 	if err != nil {
 		return nil, err
 	}
-	patch := s.Paths.Of(parent.Content())
-	h := &History{source: s, parent: parent, Latest: Revision{Name: name, Patch: patch}}
-	if named != nil && !object.ControlledBy(named, parent.UID()) {
+	h := &History{source: s, parent: parent, namespace: parent.Namespace(), Latest: Revision{Name: name, Patch: patch}}
+	if h.namespace == "" {
+		h.namespace = s.Namespace
+	}
+	if named := lookup(h.namespace, name); named != nil && !object.ControlledBy(named, parent.UID()) {
 		if ref := object.ControllerOf(named); ref != nil {
 			return nil, fmt.Errorf("ControllerRevision %q belongs to %s %q, and has the name of a revision of this parent: delete it",
 				named.Key().Path(), ref.Kind, ref.Name)
@@ -288,17 +284,13 @@ func (h *History) writeLatest(claims Claims) (Write, error) {
 	stored, claimed := h.Latest.Stored, h.names(&h.Latest, claims)
 	wanted := h.labels()
 	if stored == nil {
-		namespace, name, err := h.source.LatestOf(h.parent)
-		if err != nil {
-			return Write{}, err
-		}
 		labels := make(map[string]any, len(wanted))
 		for key, value := range wanted {
 			labels[key] = value
 		}
 		created, err := object.FromContent(map[string]any{
 			"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.ControllerRevisionKind,
-			"metadata":    map[string]any{"namespace": namespace, "name": name, "labels": labels},
+			"metadata":    map[string]any{"namespace": h.namespace, "name": h.Latest.Name, "labels": labels},
 			fieldPatch:    h.Latest.Patch,
 			fieldChildren: claimed.content(),
 		})

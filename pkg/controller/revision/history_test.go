@@ -56,6 +56,16 @@ func pod(namespace, name string) object.Key {
 	return object.Key{Kind: "Pod", Namespace: namespace, Name: name}
 }
 
+// found finds one object by its name.
+func found(o *object.Object) func(namespace, name string) *object.Object {
+	return func(namespace, name string) *object.Object {
+		if o == nil || o.Namespace() != namespace || o.Name() != name {
+			return nil
+		}
+		return o
+	}
+}
+
 func TestName(t *testing.T) {
 	s := source()
 	patch := map[string]any{"spec": map[string]any{"template": map[string]any{"b": "<&>", "a": int64(1)}}}
@@ -103,7 +113,7 @@ func TestClaimsAreReadTolerantly(t *testing.T) {
 		if c.namespace == "" {
 			o = stored(t, "own", "old", owned, patch+`"children":`+c.children)
 		}
-		h, err := s.Read(parentOf(t, c.namespace, `{"template":2}`), []*object.Object{o}, nil)
+		h, err := s.Read(parentOf(t, c.namespace, `{"template":2}`), []*object.Object{o}, found(nil))
 		if err != nil || len(h.Old) != 1 {
 			t.Fatalf("%s: %v", c.reason, err)
 		}
@@ -119,7 +129,7 @@ func TestClaimsAreReadTolerantly(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	s, parent := source(), parentOf(t, "ns", `{"template":2,"other":1}`)
-	_, name, err := s.LatestOf(parent)
+	name, err := s.name(parent.UID(), s.Paths.Of(parent.Content()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +164,7 @@ func TestRead(t *testing.T) {
 		{reason: "of somebody else", owned: []*object.Object{stored(t, "ns", "r1", theirs, older)}},
 		{reason: "in another namespace", owned: []*object.Object{stored(t, "elsewhere", "r1", owned, older)}},
 	} {
-		h, err := s.Read(parent, c.owned, c.named)
+		h, err := s.Read(parent, c.owned, found(c.named))
 		if (err != nil) != c.fails {
 			t.Errorf("%s: %v", c.reason, err)
 		}
@@ -183,7 +193,7 @@ func TestRead(t *testing.T) {
 
 func TestWrites(t *testing.T) {
 	s, parent := source(), parentOf(t, "ns", `{"template":2}`)
-	_, name, err := s.LatestOf(parent)
+	name, err := s.name(parent.UID(), s.Paths.Of(parent.Content()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +236,7 @@ func TestWrites(t *testing.T) {
 		{reason: "what says nothing", owned: []*object.Object{stored(t, "ns", "r1", labels, `"parentPatch":7`), stored(t, "ns", name, labels, latest)},
 			latest: claims(), want: []string{"delete r1"}},
 	} {
-		h, err := s.Read(parent, c.owned, c.named)
+		h, err := s.Read(parent, c.owned, found(c.named))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -289,4 +299,81 @@ func TestLabels(t *testing.T) {
 			t.Errorf("with spec %s labels are %v", spec, got)
 		}
 	}
+}
+
+// FuzzRead gives a parent a revision that anybody may have written: it is read,
+// and what is written then needs not be written again.
+func FuzzRead(f *testing.F) {
+	for _, seed := range [][3]string{
+		{"old", `{"spec":{"template":1}}`, `[{"apiGroup":"","kind":"Pod","names":["a","b"]}]`},
+		{"", `{"spec":{"template":2}}`, `[{"apiGroup":"x","kind":"Y","names":["a"]},{"apiGroup":"","kind":"Pod","names":["b","b"]}]`},
+		{"", `null`, `[null,{"names":[1]}]`},
+		{"old", `{"spec":null}`, `{}`},
+		{"old", `7`, `"x"`},
+	} {
+		f.Add(seed[0], seed[1], seed[2])
+	}
+	f.Fuzz(func(t *testing.T, name, patch, children string) {
+		s, parent := source(), parentOf(t, "ns", `{"template":2}`)
+		latest, err := s.name(parent.UID(), s.Paths.Of(parent.Content()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "" {
+			name = latest
+		}
+		decodedPatch, errPatch := object.Decode([]byte(patch))
+		decodedChildren, errChildren := object.Decode([]byte(children))
+		if errPatch != nil || errChildren != nil {
+			return
+		}
+		content := stored(t, "ns", "x", owned, `"a":1`).Content()
+		content["metadata"].(map[string]any)["name"] = name
+		content["parentPatch"], content["children"] = decodedPatch, decodedChildren
+		o, err := object.FromContent(content)
+		if err != nil {
+			return
+		}
+		all := []*object.Object{o}
+		for round := range 2 {
+			h, err := s.Read(parent, all, found(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range h.Old {
+				if _, err := h.State(&h.Old[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d := Decide(h, []Child{{Key: key("a"), State: Same}, {Key: key("b"), State: Different}, {Key: key("c"), State: Different}}, make([]Answer, len(h.Old)))
+			writes, err := h.Writes(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if round == 1 && d.Moved == nil && len(writes) > 0 {
+				t.Fatalf("written again: %v", writes)
+			}
+			for _, w := range writes {
+				switch {
+				case w.Delete != nil:
+					all = slices.DeleteFunc(all, func(o *object.Object) bool { return o.Name() == w.Delete.Name() })
+				case w.Update != nil:
+					all = slices.DeleteFunc(all, func(o *object.Object) bool { return o.Name() == w.Update.Name() })
+					all = append(all, w.Update)
+				default:
+					all = append(all, w.Create)
+				}
+			}
+			// The child that moved is where it should be now: nothing is left to do.
+			if round == 0 && d.Moved != nil {
+				h, _ = s.Read(parent, all, found(nil))
+				children := []Child{{Key: key("a"), State: Same}, {Key: key("b"), State: Different, Unready: ""}, {Key: key("c"), State: Different}}
+				again, err := h.Writes(Decide(h, children, make([]Answer, len(h.Old))))
+				if err != nil || len(again) > 0 {
+					t.Fatalf("written again while it waits: %v, %v", again, err)
+				}
+				return
+			}
+		}
+	})
 }
