@@ -28,9 +28,6 @@ func (b *Builder) Build(ctx context.Context, declared *object.Object) (*engine.C
 	if err := json.Unmarshal([]byte(declared.Body()), &composite); err != nil {
 		return nil, fmt.Errorf("cannot read the CompositeController: %w", err)
 	}
-	if err := check(&composite.Spec); err != nil {
-		return nil, err
-	}
 	definition, err := b.define(ctx, composite.Name, &composite.Spec)
 	if err != nil {
 		return nil, err
@@ -143,12 +140,4 @@ func (b *Builder) revisions(ctx context.Context, definition *engine.Definition, 
 
 func rolls(method v1alpha1.ChildUpdateMethod) bool {
 	return method == v1alpha1.ChildUpdateRollingRecreate || method == v1alpha1.ChildUpdateRollingInPlace
-}
-
-// check refuses what this version cannot do.
-func check(spec *v1alpha1.CompositeControllerSpec) error {
-	if spec.Hooks != nil && spec.Hooks.Customize != nil {
-		return declare.Unsupported("spec.hooks.customize")
-	}
-	return nil
 }

@@ -482,6 +482,18 @@ func (v view) Get(namespace, name string) *object.Object {
 	return v.s.objects[v.kind.Key(namespace, name)]
 }
 
+func (v view) State() (bool, error) { return true, nil }
+
+func (v view) Select(namespace string, selector labels.Selector) []*object.Object {
+	return v.filter(func(o *object.Object) bool {
+		return (namespace == "" || o.Namespace() == namespace) && selector.Matches(labels.Set(o.Labels()))
+	})
+}
+
+func (v view) Named(name string) []*object.Object {
+	return v.filter(func(o *object.Object) bool { return o.Name() == name })
+}
+
 func (v view) ByUID(uid types.UID) *object.Object {
 	for _, o := range v.filter(func(o *object.Object) bool { return o.UID() == uid }) {
 		return o

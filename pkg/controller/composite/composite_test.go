@@ -99,9 +99,10 @@ func TestBuildRefuses(t *testing.T) {
 		invalid bool
 	}{
 		{"no hooks", parentThing, "neither sync nor finalize", true},
-		{"customize", parentThing + "hooks: {sync: " + hookURL + ", customize: " + hookURL + "}", "spec.hooks.customize", true},
 		{"field path with a hole", strings.Replace(method("RollingInPlace"), "things}", "things, revisionHistory: {fieldPaths: [spec, spec..a]}}", 1), `spec.parentResource.revisionHistory.fieldPaths[1]: "spec..a" is not a path`, true},
 		{"field path into status", strings.Replace(method("RollingRecreate"), "things}", "things, revisionHistory: {fieldPaths: [status.x]}}", 1), `fieldPaths[0]: "status.x" cannot`, true},
+		{"customize alone", parentThing + "hooks: {customize: " + hookURL + "}", "neither sync nor finalize", true},
+		{"customize without an address", parentThing + "hooks: {sync: " + hookURL + ", customize: {webhook: {path: /x}}}", "spec.hooks.customize says nowhere", true},
 		{"no address", parentThing + "hooks: {finalize: {webhook: {path: /x}}}", "spec.hooks.finalize says nowhere", true},
 		{"no parent kind", "parentResource: {apiVersion: demo/v1, resource: nothings}\n" + syncHook, "spec.parentResource", false},
 		{"parent without status", "parentResource: {apiVersion: demo/v1, resource: statusless}\n" + syncHook, "status subresource", false},
@@ -126,6 +127,7 @@ func TestBuild(t *testing.T) {
 	accepted := []struct{ reason, spec string }{
 		{"least", parentThing + syncHook},
 		{"finalize alone", parentThing + "hooks: {finalize: " + hookURL + "}"},
+		{"customize", parentThing + "hooks: {sync: " + hookURL + ", customize: " + hookURL + "}"},
 		{"built-in parent without status", "parentResource: {apiVersion: v1, resource: configmaps}\n" + syncHook},
 		{"hooks that nobody calls", parentThing + "hooks: {sync: " + hookURL + ", preUpdateChild: {}, postUpdateChild: {}}"},
 		{"etag that is off", parentThing + "hooks: {sync: {webhook: {url: http://h, etag: {enabled: false}}}}"},
