@@ -147,6 +147,9 @@ func (s *simulated) Call(_ context.Context, _ string, body []byte) ([]byte, erro
 	return json.Marshal(answer)
 }
 
+// Accept has nothing to remember: the hook sends no ETag.
+func (s *simulated) Accept(string) {}
+
 func (s *simulated) URL() string { return "http://hook" }
 func (s *simulated) Close()      {}
 
