@@ -51,6 +51,7 @@ var table = []row{
 	{"pkg/controller/related", rules},
 	{"pkg/controller/decorator/change", rules},
 	{"pkg/controller/plan", rules},
+	{"pkg/controller/revision", rules},
 	{"pkg/controller/plan/merge", rules},
 	{"pkg/controller/plan/owned", rules},
 	{"pkg/guard/identify", rules},

@@ -64,6 +64,7 @@ func hostsOf(parts hostParts) []*engine.Host {
 		Events:       parts.events,
 		Clock:        clock.RealClock{},
 		Log:          parts.log,
+		Namespace:    parts.config.Namespace,
 		ResyncPeriod: parts.config.CacheFlushInterval,
 	}
 	composites := &composite.Builder{Tools: tools}

@@ -27,31 +27,33 @@ import (
 // Names of the flags. All but the two of the singleton lease are those of the
 // public Metacontroller.
 const (
-	flagDiscoveryInterval     = "discovery-interval"
-	flagCacheFlushInterval    = "cache-flush-interval"
-	flagMetricsAddress        = "metrics-address"
-	flagClientGoQPS           = "client-go-qps"
-	flagClientGoBurst         = "client-go-burst"
-	flagWorkers               = "workers"
-	flagEventsQPS             = "events-qps"
-	flagEventsBurst           = "events-burst"
-	flagPprofAddress          = "pprof-address"
-	flagLeaderElection        = "leader-election"
-	flagLeaderElectionLock    = "leader-election-resource-lock"
-	flagLeaderElectionSpace   = "leader-election-namespace"
-	flagLeaderElectionID      = "leader-election-id"
-	flagHealthAddress         = "health-probe-bind-address"
-	flagTargetLabelSelector   = "target-label-selector"
-	flagApplyStrategy         = "apply-strategy"
-	flagApplyFieldManager     = "apply-strategy-ssa-field-manager"
-	flagKubeconfig            = "kubeconfig"
-	flagSingletonLeaseSpace   = "singleton-lease-namespace"
-	flagSingletonLeaseName    = "singleton-lease-name"
-	flagVersion               = "version"
-	addressOff                = "0"
-	lockLeases                = "leases"
-	applyDynamic              = "dynamic-apply"
-	applyServerSide           = "server-side-apply"
+	flagDiscoveryInterval   = "discovery-interval"
+	flagCacheFlushInterval  = "cache-flush-interval"
+	flagMetricsAddress      = "metrics-address"
+	flagClientGoQPS         = "client-go-qps"
+	flagClientGoBurst       = "client-go-burst"
+	flagWorkers             = "workers"
+	flagEventsQPS           = "events-qps"
+	flagEventsBurst         = "events-burst"
+	flagPprofAddress        = "pprof-address"
+	flagLeaderElection      = "leader-election"
+	flagLeaderElectionLock  = "leader-election-resource-lock"
+	flagLeaderElectionSpace = "leader-election-namespace"
+	flagLeaderElectionID    = "leader-election-id"
+	flagHealthAddress       = "health-probe-bind-address"
+	flagTargetLabelSelector = "target-label-selector"
+	flagApplyStrategy       = "apply-strategy"
+	flagApplyFieldManager   = "apply-strategy-ssa-field-manager"
+	flagKubeconfig          = "kubeconfig"
+	flagSingletonLeaseSpace = "singleton-lease-namespace"
+	flagSingletonLeaseName  = "singleton-lease-name"
+	flagVersion             = "version"
+	addressOff              = "0"
+	lockLeases              = "leases"
+	applyDynamic            = "dynamic-apply"
+	applyServerSide         = "server-side-apply"
+	// defaultNamespace is where the shipped manifests install the controller.
+	defaultNamespace          = "metacontroller"
 	serviceAccountNamespace   = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 	defaultDiscoveryInterval  = 30 * time.Second
 	defaultCacheFlushInterval = 30 * time.Minute
@@ -122,6 +124,8 @@ type Config struct {
 	Rest *rest.Config
 	// Selector is TargetLabelSelector.
 	Selector labels.Selector
+	// Namespace is that of this process.
+	Namespace string
 }
 
 // Complete checks the options and completes what they leave open. The error
@@ -179,7 +183,7 @@ func (o *Options) Complete(getenv func(string) string) (*Config, error) {
 		return nil, oneLine(err)
 	}
 
-	config := &Config{Options: *o, Selector: selector}
+	config := &Config{Options: *o, Selector: selector, Namespace: ownNamespace(getenv, defaultNamespace)}
 	if config.LeaderElectionNamespace == "" {
 		config.LeaderElectionNamespace = ownNamespace(getenv, o.SingletonNamespace)
 	}

@@ -53,7 +53,7 @@ func TestDefaults(t *testing.T) {
 	if c.EventsBurst != 25 || c.EventsQPS != float32(1./300.) || c.Rest.QPS != -1 {
 		t.Errorf("%+v, QPS %v", c.Options, c.Rest.QPS)
 	}
-	if c.LeaderElection || c.LeaderElectionID != "metacontroller" || c.LeaderElectionNamespace != "mine" {
+	if c.LeaderElection || c.LeaderElectionID != "metacontroller" || c.LeaderElectionNamespace != "mine" || c.Namespace != "mine" {
 		t.Errorf("%+v", c.Options)
 	}
 	if c.SingletonNamespace != "kube-system" || c.SingletonName != "metacontroller" || !c.Selector.Empty() {

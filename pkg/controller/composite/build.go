@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/controller/declare"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/controller/revision"
 	"github.com/metacontroller-solo/solo/pkg/controller/syncer"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
@@ -22,9 +24,6 @@ func (b *Builder) Build(ctx context.Context, declared *object.Object) (*engine.C
 	var composite v1alpha1.CompositeController
 	if err := json.Unmarshal([]byte(declared.Body()), &composite); err != nil {
 		return nil, fmt.Errorf("cannot read the CompositeController: %w", err)
-	}
-	if err := check(&composite.Spec); err != nil {
-		return nil, err
 	}
 	definition, err := b.define(ctx, composite.Name, &composite.Spec)
 	if err != nil {
@@ -92,28 +91,50 @@ func (b *Builder) define(ctx context.Context, name string, spec *v1alpha1.Compos
 	definition.Parents = []engine.Parent{parent}
 
 	for i, child := range spec.ChildResources {
-		var method v1alpha1.ChildUpdateMethod
+		var strategy v1alpha1.CompositeControllerChildUpdateStrategy
 		if child.UpdateStrategy != nil {
-			method = child.UpdateStrategy.Method
+			strategy = *child.UpdateStrategy
 		}
-		if err := b.Child(ctx, &definition, fmt.Sprintf("spec.childResources[%d]", i), child.ResourceRule, method); err != nil {
+		there := len(definition.Children)
+		if err := b.Child(ctx, &definition, fmt.Sprintf("spec.childResources[%d]", i), child.ResourceRule, strategy.Method); err != nil {
 			return definition, err
 		}
+		if len(definition.Children) > there && rolls(strategy.Method) {
+			definition.Children[there].Checks = strategy.StatusChecks.Conditions
+		}
 	}
-	return definition, nil
+	definition.Revisions, err = b.revisions(ctx, &definition, rule.RevisionHistory)
+	return definition, err
 }
 
-// check refuses what this version cannot do.
-func check(spec *v1alpha1.CompositeControllerSpec) error {
-	for i, child := range spec.ChildResources {
-		if child.UpdateStrategy == nil {
-			continue
-		}
-		switch child.UpdateStrategy.Method {
-		case "", v1alpha1.ChildUpdateOnDelete, v1alpha1.ChildUpdateRecreate, v1alpha1.ChildUpdateInPlace:
-		default:
-			return declare.Unsupported(fmt.Sprintf("spec.childResources[%d].updateStrategy.method %q", i, child.UpdateStrategy.Method))
-		}
+// revisions says what the revisions of the parents are, nil if no kind of
+// children rolls, or there is no sync hook, so that nothing does.
+func (b *Builder) revisions(ctx context.Context, definition *engine.Definition, history *v1alpha1.CompositeControllerRevisionHistory) (*revision.Source, error) {
+	if definition.Hooks.Sync == nil || !slices.ContainsFunc(definition.Children, func(child engine.Child) bool { return rolls(child.Method) }) {
+		return nil, nil
 	}
-	return nil
+	var declared []string
+	if history != nil {
+		declared = history.FieldPaths
+	}
+	paths, err := revision.ParsePaths(declared)
+	if err != nil {
+		return nil, declare.Invalid("spec.parentResource.revisionHistory.fieldPaths%w", err)
+	}
+	stored, _, err := b.Lookup(ctx, v1alpha1.GroupVersion.String(), v1alpha1.ControllerRevisionResource)
+	if err != nil {
+		return nil, fmt.Errorf("spec.childResources: a rolling update method needs ControllerRevisions; install their CustomResourceDefinition: %w", err)
+	}
+	source := &revision.Source{
+		Kind: stored.Kind, Namespace: b.Namespace, Paths: paths,
+		Parent: definition.Parents[0].Kind, Generated: definition.GenerateSelector,
+	}
+	for _, child := range definition.Children {
+		source.Children = append(source.Children, revision.ChildKind{Kind: child.Kind, Rolls: rolls(child.Method)})
+	}
+	return source, nil
+}
+
+func rolls(method v1alpha1.ChildUpdateMethod) bool {
+	return method == v1alpha1.ChildUpdateRollingRecreate || method == v1alpha1.ChildUpdateRollingInPlace
 }

@@ -39,6 +39,7 @@ func builder() *Builder {
 		"demo/v1 statusless": {Kind: kind("demo", "v1", "Statusless", "statusless"), Custom: true},
 		"v1 configmaps":      {Kind: kind("", "v1", "ConfigMap", "configmaps")},
 		"v1 pods":            {Kind: kind("", "v1", "Pod", "pods"), HasStatus: true},
+		"metacontroller.k8s.io/v1alpha1 controllerrevisions": {Kind: kind("metacontroller.k8s.io", "v1alpha1", "ControllerRevision", "controllerrevisions"), Custom: true},
 	}
 	return &Builder{declare.Tools{
 		Lookup: func(_ context.Context, apiVersion, resource string) (declare.Resource, bool, error) {
@@ -58,6 +59,7 @@ func builder() *Builder {
 			return nobody{}, nil
 		},
 		ResyncPeriod: time.Hour,
+		Namespace:    "own",
 	}}
 }
 
@@ -98,10 +100,10 @@ func TestBuildRefuses(t *testing.T) {
 		invalid bool
 	}{
 		{"no hooks", parentThing, "neither sync nor finalize", true},
+		{"field path with a hole", strings.Replace(method("RollingInPlace"), "things}", "things, revisionHistory: {fieldPaths: [spec, spec..a]}}", 1), `spec.parentResource.revisionHistory.fieldPaths[1]: "spec..a" is not a path`, true},
+		{"field path into status", strings.Replace(method("RollingRecreate"), "things}", "things, revisionHistory: {fieldPaths: [status.x]}}", 1), `fieldPaths[0]: "status.x" cannot`, true},
 		{"customize alone", parentThing + "hooks: {customize: " + hookURL + "}", "neither sync nor finalize", true},
 		{"customize without an address", parentThing + "hooks: {sync: " + hookURL + ", customize: {webhook: {path: /x}}}", "spec.hooks.customize says nowhere", true},
-		{"RollingInPlace", method("RollingInPlace"), `spec.childResources[0].updateStrategy.method "RollingInPlace"`, true},
-		{"RollingRecreate", method("RollingRecreate"), "RollingRecreate", true},
 		{"no address", parentThing + "hooks: {finalize: {webhook: {path: /x}}}", "spec.hooks.finalize says nowhere", true},
 		{"no parent kind", "parentResource: {apiVersion: demo/v1, resource: nothings}\n" + syncHook, "spec.parentResource", false},
 		{"parent without status", "parentResource: {apiVersion: demo/v1, resource: statusless}\n" + syncHook, "status subresource", false},
@@ -131,6 +133,7 @@ func TestBuild(t *testing.T) {
 		{"hooks that nobody calls", parentThing + "hooks: {sync: " + hookURL + ", preUpdateChild: {}, postUpdateChild: {}}"},
 		{"etag that is off", parentThing + "hooks: {sync: {webhook: {url: http://h, etag: {enabled: false}}}}"},
 		{"revision history without a rolling update", strings.Replace(parentThing, "things}", "things, revisionHistory: {fieldPaths: [spec.template]}}", 1) + syncHook},
+		{"field paths that nobody needs", strings.Replace(parentThing, "things}", "things, revisionHistory: {fieldPaths: ['']}}", 1) + syncHook},
 		{"version v2", parentThing + "hooks: {sync: {version: v2, webhook: {url: http://h}}}"},
 	}
 	for _, c := range accepted {
@@ -157,6 +160,45 @@ func TestBuild(t *testing.T) {
 	}
 	if !d.Parents[0].Selector.Empty() || !d.Parents[0].HasStatus {
 		t.Errorf("parent is %+v", d.Parents[0])
+	}
+}
+
+func TestRevisionsAreOfControllersThatRoll(t *testing.T) {
+	const rolling = "childResources: [{apiVersion: v1, resource: configmaps}, {apiVersion: v1, resource: pods, updateStrategy: {method: RollingRecreate, statusChecks: {conditions: [{type: Ready}]}}}]\n"
+	build := func(spec string) engine.Definition {
+		built, err := builder().Build(t.Context(), declared(t, spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return built.Definition
+	}
+	d := build(parentThing + syncHook + rolling + "generateSelector: true\n")
+	r := d.Revisions
+	if r == nil || r.Namespace != "own" || len(r.Paths) != 1 || r.Paths[0].String() != "spec" || !r.Generated ||
+		r.Parent.Resource != "things" || r.Kind.Resource != "controllerrevisions" || r.Children[0].Rolls || !r.Children[1].Rolls {
+		t.Fatalf("revisions are %+v", r)
+	}
+	if len(d.Children[0].Checks) != 0 || len(d.Children[1].Checks) != 1 {
+		t.Errorf("children are %+v", d.Children)
+	}
+	if d := build(parentThing + syncHook + configMaps); d.Revisions != nil {
+		t.Error("there are revisions though nothing rolls")
+	}
+	if d := build(parentThing + "hooks: {finalize: " + hookURL + "}\n" + rolling); d.Revisions != nil {
+		t.Error("there are revisions though nothing is synced")
+	}
+
+	b := builder()
+	lookup := b.Lookup
+	b.Lookup = func(ctx context.Context, apiVersion, resource string) (declare.Resource, bool, error) {
+		if resource == v1alpha1.ControllerRevisionResource {
+			return declare.Resource{}, true, errors.New("no such resource")
+		}
+		return lookup(ctx, apiVersion, resource)
+	}
+	_, err := b.Build(t.Context(), declared(t, parentThing+syncHook+rolling))
+	if invalid := (*engine.InvalidError)(nil); err == nil || errors.As(err, &invalid) || !strings.Contains(err.Error(), "install their CustomResourceDefinition") {
+		t.Errorf("without ControllerRevisions the error is %v", err)
 	}
 }
 

@@ -3,4 +3,5 @@
 // DecoratorController.
 //
 //	CompositeController ─ Builder.Build ─> engine.Controller{Definition, syncer with policy}
+//	                                              └─ rolling.go: one question per revision ─ package revision ─> ControllerRevisions, condition
 package composite

@@ -37,22 +37,37 @@ func (p policy) Observe(pass *syncer.Pass) (labels.Selector, error) {
 	return selector, err
 }
 
-// Ask asks the hook once, for the parent as it is.
+// Ask asks the hook once, for the parent as it is; where children roll, once for
+// each revision. While a parent goes away, nothing rolls.
 func (p policy) Ask(ctx context.Context, pass *syncer.Pass) (*hook.Response, error) {
-	return pass.Ask(ctx, pass.Parent, "")
+	if pass.Definition.Revisions == nil || pass.Mode != syncer.ModeSync {
+		return pass.Ask(ctx, pass.Parent, "")
+	}
+	return askRevisions(ctx, pass)
 }
 
-// Shape puts the generated selector's label on every child.
+// Shape puts the generated selector's label on every child, and holds those whose
+// turn it is not.
 func (p policy) Shape(pass *syncer.Pass, in *plan.Input) {
 	if p.generated {
 		in.Labels = generatedLabels(pass.Parent.UID())
 	}
+	if r, ok := pass.Kept.(*rollout); ok {
+		in.Hold = r.holds
+	}
 }
 
-// Before has nothing to do: the status of a composite follows its children.
-func (p policy) Before(context.Context, *syncer.Pass) error { return nil }
+// Before decides how a rollout goes on and remembers that; without one it has
+// nothing to do: the status of a composite follows its children.
+func (p policy) Before(ctx context.Context, pass *syncer.Pass) error {
+	if r, ok := pass.Kept.(*rollout); ok && pass.Response.ChildrenPresence != hook.Absent {
+		return r.advance(ctx, pass)
+	}
+	return nil
+}
 
-// After replaces the parent's status by what the hook returned.
+// After replaces the parent's status by what the hook returned, with a condition
+// that says where a rollout is.
 func (p policy) After(ctx context.Context, pass *syncer.Pass) error {
 	status := map[string]any{}
 	if pass.Response.Status.Presence == hook.Given {
@@ -64,6 +79,9 @@ func (p policy) After(ctx context.Context, pass *syncer.Pass) error {
 		if status, ok = decoded.(map[string]any); !ok {
 			return errors.New("the status that the hook returned is not an object")
 		}
+	}
+	if r, ok := pass.Kept.(*rollout); ok {
+		r.tell(pass, status)
 	}
 	status[observedGeneration] = pass.Parent.Generation()
 	return pass.WriteStatus(ctx, status)

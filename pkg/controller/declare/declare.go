@@ -56,6 +56,9 @@ type Tools struct {
 	Events engine.Recorder
 	Clock  clock.PassiveClock
 	Log    logr.Logger
+	// Namespace is that of the program itself: what belongs to a cluster-scoped
+	// parent and has to be in a namespace is in this one.
+	Namespace string
 	// ResyncPeriod of controllers that do not say; 0 means none.
 	ResyncPeriod time.Duration
 }

@@ -10,6 +10,7 @@ import (
 
 	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/controller/plan"
+	"github.com/metacontroller-solo/solo/pkg/controller/revision"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -40,6 +41,8 @@ type Definition struct {
 	Mark string
 	// GenerateSelector selects children by a label with the parent's uid.
 	GenerateSelector bool
+	// Revisions are those of the parents; nil if no kind of children rolls.
+	Revisions *revision.Source
 	// ResyncPeriod is the longest time between two syncs of a parent; 0 means
 	// that nothing but events causes one.
 	ResyncPeriod time.Duration
@@ -101,6 +104,16 @@ func (d *Definition) Marked(o *object.Object) bool {
 	return has == (d.Mark != "") && mark == d.Mark
 }
 
+// Child returns the kind of a child, or nil.
+func (d *Definition) Child(kind schema.GroupKind) *Child {
+	for i := range d.Children {
+		if d.Children[i].GroupKind() == kind {
+			return &d.Children[i]
+		}
+	}
+	return nil
+}
+
 // ChildKinds are the kinds of Children.
 func (d *Definition) ChildKinds() []object.Kind {
 	kinds := make([]object.Kind, 0, len(d.Children))
@@ -146,6 +159,8 @@ type Cache interface {
 type Caches struct {
 	Parents  map[schema.GroupKind]Cache
 	Children map[schema.GroupKind]Cache
+	// Revisions has the ControllerRevisions; nil if Definition.Revisions is.
+	Revisions Cache
 	// Related objects; nil if there is no customize hook.
 	Related *Related
 }

@@ -80,6 +80,10 @@ func prepare(ctx context.Context, c *Controller, open func(object.Kind) Cache, l
 		p.opened, kinds = append(p.opened, cache), append(kinds, child.Kind)
 		p.caches.Children[child.GroupKind()] = cache
 	}
+	if revisions := c.Definition.Revisions; revisions != nil {
+		p.caches.Revisions = open(revisions.Kind)
+		p.opened, kinds = append(p.opened, p.caches.Revisions), append(kinds, revisions.Kind)
+	}
 	if c.Definition.Hooks.Customize != nil {
 		p.caches.Related = NewRelated(open, lookup, clock.RealClock{})
 	}
@@ -180,6 +184,16 @@ func (r *run) listen(c *Controller, log logr.Logger) error {
 		parent := &r.definition.Parents[i]
 		err := r.caches.Parents[parent.GroupKind()].Handle(guarded(log, func(before, after *object.Object, initial bool) {
 			events.parent(parent, before, after, initial)
+		}))
+		if err != nil {
+			return err
+		}
+	}
+	if r.caches.Revisions != nil {
+		err := r.caches.Revisions.Handle(guarded(log, func(before, after *object.Object, initial bool) {
+			if !initial {
+				events.owned(before, after)
+			}
 		}))
 		if err != nil {
 			return err

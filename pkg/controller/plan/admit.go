@@ -18,7 +18,9 @@ import (
 // desired is a child that the parent may have.
 type desired struct {
 	path string
-	key  object.Key
+	// index is the place in the answer.
+	index int
+	key   object.Key
 	// kind is the declared kind, in the version that the hook wrote.
 	kind   object.Kind
 	object *object.Object
@@ -38,7 +40,7 @@ func (m *maker) admit() (map[schema.GroupKind][]desired, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot plan the children of %s %q: %w", m.in.Parent.Kind(), m.in.Parent.Key().Path(), err)
 	}
-	for _, child := range m.in.Desired {
+	for i, child := range m.in.Desired {
 		kind, declared := m.methods[child.Object.GroupVersionKind().GroupKind()]
 		if !declared {
 			m.skip(child, object.Kind{GroupVersionKind: child.Object.GroupVersionKind()}, child.Object.Key(), Undeclared,
@@ -66,7 +68,7 @@ func (m *maker) admit() (map[schema.GroupKind][]desired, error) {
 		written := kind.Kind
 		written.Version = child.Object.GroupVersionKind().Version
 		out[kind.GroupKind()] = append(out[kind.GroupKind()], desired{
-			path: child.Path, key: key, kind: written, object: child.Object, hash: hash(child.Object, extra),
+			path: child.Path, index: i, key: key, kind: written, object: child.Object, hash: hash(child.Object, extra),
 			labels: m.in.Labels, annotations: m.in.Annotations, parent: m.in.Parent.UID(),
 		})
 	}

@@ -15,12 +15,7 @@ import (
 // whose labels do not match the selector: then nothing is to be written. What is
 // wrong with a single child is a Skip step, and the others go on.
 func Make(in Input) (Plan, error) {
-	m := maker{in: in, methods: make(map[schema.GroupKind]Kind, len(in.Kinds)), settled: Settled{}}
-	for _, kind := range in.Kinds {
-		if _, ok := m.methods[kind.GroupKind()]; !ok {
-			m.methods[kind.GroupKind()] = kind
-		}
-	}
+	m := newMaker(in)
 	wanted, err := m.admit()
 	if err != nil {
 		return Plan{}, err
@@ -33,6 +28,16 @@ func Make(in Input) (Plan, error) {
 	}
 	steps := slices.Concat(m.deletes, m.writes, m.skips)
 	return Plan{Steps: steps, Settled: m.settled, Waiting: m.waiting}, nil
+}
+
+func newMaker(in Input) maker {
+	m := maker{in: in, methods: make(map[schema.GroupKind]Kind, len(in.Kinds)), settled: Settled{}}
+	for _, kind := range in.Kinds {
+		if _, ok := m.methods[kind.GroupKind()]; !ok {
+			m.methods[kind.GroupKind()] = kind
+		}
+	}
+	return m
 }
 
 // maker holds a plan in the making.
@@ -87,6 +92,10 @@ func (m *maker) deleteUndesired(wanted map[schema.GroupKind][]desired) {
 func (m *maker) writeKind(kind Kind, children []desired) error {
 	var steps []Step
 	for _, child := range children {
+		if m.in.Hold != nil && m.in.Hold(child.key) {
+			m.waiting = true
+			continue
+		}
 		observed := m.in.Observed.Get(child.key)
 		if observed == nil || !m.own(observed) {
 			step, possible, err := m.create(child, observed)
@@ -106,7 +115,6 @@ func (m *maker) writeKind(kind Kind, children []desired) error {
 			steps = append(steps, step)
 		}
 	}
-	steps = m.roll(kind, steps)
 	for _, step := range steps {
 		switch step.Action {
 		case Delete:
@@ -206,32 +214,6 @@ func (m *maker) changeByUpdate(kind Kind, child desired, observed *object.Object
 	return step, true, nil
 }
 
-// roll leaves out the changes for which it is not the turn yet. Creations are
-// not rolled, and neither is what only touches the memory of a child.
-func (m *maker) roll(kind Kind, steps []Step) []Step {
-	if m.in.Roll == nil || !rolls(kind.Method) {
-		return steps
-	}
-	var differ []object.Key
-	for _, step := range steps {
-		if step.Reason == Differs {
-			differ = append(differ, step.Key)
-		}
-	}
-	if len(differ) == 0 {
-		return steps
-	}
-	turn := map[object.Key]bool{}
-	for _, key := range m.in.Roll(kind.Kind, differ) {
-		turn[key] = true
-	}
-	return slices.DeleteFunc(steps, func(step Step) bool {
-		waits := step.Reason == Differs && !turn[step.Key]
-		m.waiting = m.waiting || waits
-		return waits
-	})
-}
-
 func (m *maker) failed(child desired, err error) error {
 	return fmt.Errorf("cannot plan %s, %s %q: %w", child.path, child.kind.GroupVersionKind.Kind, child.key.Path(), err)
 }
@@ -242,8 +224,4 @@ func changes(method v1alpha1.ChildUpdateMethod) bool {
 
 func recreates(method v1alpha1.ChildUpdateMethod) bool {
 	return method == v1alpha1.ChildUpdateRecreate || method == v1alpha1.ChildUpdateRollingRecreate
-}
-
-func rolls(method v1alpha1.ChildUpdateMethod) bool {
-	return method == v1alpha1.ChildUpdateRollingRecreate || method == v1alpha1.ChildUpdateRollingInPlace
 }

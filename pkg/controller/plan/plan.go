@@ -47,10 +47,10 @@ type Input struct {
 	// written then (apply.Result.Settled): pairs that need not be compared again.
 	// It may be nil.
 	Settled Settled
-	// Roll picks the children of a kind with a rolling strategy that may be
-	// changed in this pass. It is given those that differ, in the hook's order.
-	// Without it a rolling strategy acts as its plain one.
-	Roll func(kind object.Kind, differ []object.Key) []object.Key
+	// Hold says which desired children are left as they are, whatever that is, for
+	// it is not their turn. They are neither made nor changed nor deleted. A nil
+	// Hold holds none: a rolling strategy acts as its plain one.
+	Hold func(key object.Key) bool
 }
 
 // Kind is a declared kind of children.
@@ -192,7 +192,7 @@ type Plan struct {
 	// Settled are the pairs that were found to be equal. It may be given to the
 	// next plan of the same parent.
 	Settled Settled
-	// Waiting says that children differ for whose change it is not the turn yet.
+	// Waiting says that there are children for whose change it is not the turn yet.
 	Waiting bool
 }
 

@@ -353,27 +353,68 @@ func TestStringDataOfASecretIsItsData(t *testing.T) {
 	}
 }
 
-func TestRollPicksWhoseTurnItIs(t *testing.T) {
-	var asked []object.Key
+func TestHeldChildrenAreLeftAlone(t *testing.T) {
 	in := plan.Input{
 		Parent:   parse(t, parentText),
 		Kinds:    []plan.Kind{pods(v1alpha1.ChildUpdateRollingRecreate)},
-		Observed: object.NewSet(nil, objects(t, existing("a", "1", ""), existing("b", "1", ""), existing("c", "2", ""))...),
-		Desired:  children(t, podText("b", "", "2"), podText("a", "", "2"), podText("c", "", "2"), podText("d", "", "2")),
-		Roll: func(_ object.Kind, differ []object.Key) []object.Key {
-			asked = differ
-			return differ[:1]
-		},
+		Observed: object.NewSet(nil, objects(t, existing("a", "1", ""), existing("b", "1", ""), existing("c", "2", ""), existing("x", "1", ""))...),
+		Desired:  children(t, podText("b", "", "2"), podText("a", "", "2"), podText("c", "", "2"), podText("d", "", "2"), podText("e", "", "2")),
+		Hold:     func(key object.Key) bool { return key.Name == "a" || key.Name == "e" },
 	}
 	got, err := plan.Make(in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"delete Differs Pod ns/b", "create Missing Pod ns/d"}, told(got)); diff != "" {
+	if diff := cmp.Diff([]string{"delete Undesired Pod ns/x", "delete Differs Pod ns/b", "create Missing Pod ns/d"}, told(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if len(asked) != 2 || asked[0].Name != "b" || asked[1].Name != "a" {
-		t.Errorf("asked about %v", asked)
+}
+
+// TestAdmit is about an answer whose children are of several kinds, some of which
+// are not for the parent to have.
+func TestAdmit(t *testing.T) {
+	dying := `"deletionTimestamp":"2026-01-01T00:00:00Z"`
+	deployment := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a"}}`
+	in := plan.Input{
+		Parent:   parse(t, parentText),
+		Kinds:    []plan.Kind{pods(v1alpha1.ChildUpdateRollingInPlace), deployments(v1alpha1.ChildUpdateOnDelete)},
+		Observed: object.NewSet(nil, objects(t, existing("same", "1", ""), existing("other", "1", ""), existing("leaving", "1", dying))...),
+		Desired: children(t, podText("other", "", "2"), podText("same", "", "1"), deployment, podText("absent", "", "1"), podText("other", "", "3"),
+			podText("foreign", "", "1"), podText("leaving", "", "2"), podText("elsewhere", `"namespace":"other"`, "1")),
+		Lookup: func(key object.Key) *object.Object {
+			if key.Name == "foreign" {
+				return parse(t, podText("foreign", `"namespace":"ns","uid":"u",`+theirs, "1"))
+			}
+			return nil
+		},
+	}
+	admitted, err := plan.Admit(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range admitted.Children {
+		differs, err := admitted.Differs(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%s %s there=%v foreign=%v differs=%v", c.Key, c.Child.Path, c.Observed != nil, c.Foreign, differs))
+	}
+	want := []string{
+		"Pod ns/other children[0] there=true foreign=false differs=true",
+		"Pod ns/same children[1] there=true foreign=false differs=false",
+		"Deployment.apps ns/a children[2] there=false foreign=false differs=false",
+		"Pod ns/absent children[3] there=false foreign=false differs=false",
+		"Pod ns/foreign children[5] there=false foreign=true differs=false",
+		"Pod ns/leaving children[6] there=true foreign=false differs=false",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	in.Selector = labels.SelectorFromSet(labels.Set{"a": "b"})
+	if _, err := plan.Admit(in); err == nil {
+		t.Error("children that the selector does not match are admitted")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
@@ -34,6 +35,10 @@ func (e *hookError) Unwrap() error { return e.err }
 // toldProblems is how many problems of one pass are told; an answer can have
 // thousands.
 const toldProblems = 10
+
+// Note notes what went wrong, for a pass that goes on nevertheless: the user
+// hears of it, and the parent is tried again.
+func (p *Pass) Note(problem error) { p.fail(problem) }
 
 // fail notes what went wrong.
 func (p *Pass) fail(err error) { p.problems = append(p.problems, err) }
@@ -105,7 +110,8 @@ func failureOf(problems []error) *engine.Failure {
 }
 
 // settlesItself says that an error came from an object being newer than it was
-// in the cache, or gone.
+// in the cache, or gone, or from its namespace going away.
 func settlesItself(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsNotFound(err)
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) ||
+		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }

@@ -174,6 +174,8 @@ type Pass struct {
 	// Complete says, once the children were written, that all of them were, or
 	// that there was nothing to write.
 	Complete bool
+	// Kept is what the policy keeps from one of its steps to the next.
+	Kept any
 
 	memory *memory
 	// problems are what the user hears of.

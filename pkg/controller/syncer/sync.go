@@ -264,18 +264,7 @@ func (p *Pass) Unusable(err error) error {
 // writeChildren brings the children to what the hook wants. It reports whether
 // all of them were written, and whether there was a plan at all.
 func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
-	in := plan.Input{
-		Parent:     p.Parent,
-		Kinds:      p.Definition.PlanKinds(),
-		Observed:   p.Children,
-		Desired:    p.Response.Children,
-		Selector:   p.Selector,
-		Lookup:     p.lookup,
-		ServerSide: p.Writer.ServerSideApply(),
-		Settled:    p.memory.settled,
-	}
-	p.Policy.Shape(p, &in)
-	made, err := plan.Make(in)
+	made, err := plan.Make(p.PlanInput())
 	if err != nil {
 		p.fail(err)
 		return false, false
@@ -327,6 +316,24 @@ func (p *Pass) ofPredecessor(child *object.Object) bool {
 	ref := object.ControllerOf(child)
 	return object.Refers(ref, p.Rule.GroupKind()) && ref.UID != p.Parent.UID() &&
 		object.OwnerKey(ref, p.Rule.Kind, child.Namespace()) == p.Parent.Key()
+}
+
+// PlanInput is what the plan of this pass is made of, as far as it is known.
+func (p *Pass) PlanInput() plan.Input {
+	in := plan.Input{
+		Parent:     p.Parent,
+		ServerSide: p.Writer.ServerSideApply(),
+		Kinds:      p.Definition.PlanKinds(),
+		Observed:   p.Children,
+		Selector:   p.Selector,
+		Lookup:     p.lookup,
+		Settled:    p.memory.settled,
+	}
+	if p.Response != nil {
+		in.Desired = p.Response.Children
+	}
+	p.Policy.Shape(p, &in)
+	return in
 }
 
 // lookup finds an object of a child kind, whoever owns it.

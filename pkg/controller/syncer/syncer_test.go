@@ -97,6 +97,7 @@ func TestOutcome(t *testing.T) {
 		{"something newer", nil, true, engine.Again, 0},
 		{"a conflict", []error{conflict}, false, engine.Again, 0},
 		{"gone", []error{gone}, false, engine.Again, 0},
+		{"there already", []error{fmt.Errorf("cannot create: %w", apierrors.NewAlreadyExists(things, "a"))}, false, engine.Again, 0},
 		{"an error", []error{errors.New("boom")}, false, engine.Failed, 1},
 		{"two errors are one event", []error{errors.New("boom"), errors.New("bang")}, false, engine.Failed, 1},
 		{"an error beside a conflict", []error{conflict, errors.New("boom")}, true, engine.Failed, 1},

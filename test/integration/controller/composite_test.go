@@ -378,11 +378,12 @@ func TestChangeOfTheController(t *testing.T) {
 	f.patch(parent, `{"spec":{"value":"y"}}`)
 	f.waitChildren("a-", map[string]string{"a-0": "y"})
 
-	unsupported := cc.DeepCopy()
-	unsupported.Spec.Hooks.Sync.Webhook.URL = &good
-	unsupported.Spec.ChildResources[0].UpdateStrategy.Method = v1alpha1.ChildUpdateRollingInPlace
-	f.put(unsupported)
-	f.event(cc, "CreateError", "RollingInPlace")
+	senseless := cc.DeepCopy()
+	senseless.Spec.Hooks.Sync.Webhook.URL = &good
+	senseless.Spec.ChildResources[0].UpdateStrategy.Method = v1alpha1.ChildUpdateRollingInPlace
+	senseless.Spec.ParentResource.RevisionHistory = &v1alpha1.CompositeControllerRevisionHistory{FieldPaths: []string{"status"}}
+	f.put(senseless)
+	f.event(cc, "CreateError", "spec.parentResource.revisionHistory.fieldPaths[0]", "status")
 	f.patch(parent, `{"spec":{"value":"z"}}`)
 	f.waitChildren("a-", map[string]string{"a-0": "z"})
 

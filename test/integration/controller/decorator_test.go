@@ -107,7 +107,7 @@ func (f *fixture) decorator(change func(*v1alpha1.DecoratorController)) *v1alpha
 	return dc
 }
 
-func (f *fixture) withFinalize(dc *v1alpha1.DecoratorController) {
+func (f *fixture) decoratorWithFinalize(dc *v1alpha1.DecoratorController) {
 	dc.Spec.Hooks.Finalize = hookAt(f.hooks.URL("/finalize"))
 }
 
@@ -415,7 +415,7 @@ func TestDecoratedKinds(t *testing.T) {
 			dc.Spec.Resources = append(dc.Spec.Resources, f.decorates(one.apiVersion, one.resource))
 		}
 		dc.Spec.Attachments = append(dc.Spec.Attachments, attaches(decoAPI, "realms", ""))
-		f.withFinalize(dc)
+		f.decoratorWithFinalize(dc)
 	})
 	f.start()
 	answer := func(name, value string) string {
@@ -549,7 +549,7 @@ func TestDecoratorFinalizes(t *testing.T) {
 	yes := true
 	dc := f.decorator(func(dc *v1alpha1.DecoratorController) {
 		dc.Spec.Resources[0].IgnoreStatusChanges = &yes
-		f.withFinalize(dc)
+		f.decoratorWithFinalize(dc)
 	})
 	finalizer := "metacontroller.io/decoratorcontroller-" + dc.Name
 	p := f.start()
@@ -706,7 +706,7 @@ func TestDecoratorDeselects(t *testing.T) {
 		f.t = t
 		f.decorator(func(dc *v1alpha1.DecoratorController) {
 			todo(dc)
-			f.withFinalize(dc)
+			f.decoratorWithFinalize(dc)
 		})
 		f.start()
 		w := f.target(decoAPI, "Widget", "c", fmt.Sprintf(once, attachment("c-0", "x")), func(u *unstructured.Unstructured) {
@@ -872,7 +872,7 @@ func TestDecoratorOfItsOwnKind(t *testing.T) {
 	}))
 	f.decorator(func(dc *v1alpha1.DecoratorController) {
 		dc.Spec.Resources = []v1alpha1.DecoratorControllerResourceRule{f.decorates("v1", "configmaps")}
-		f.withFinalize(dc)
+		f.decoratorWithFinalize(dc)
 	})
 	f.start()
 	a := f.target("v1", "ConfigMap", "a", "", nil)
@@ -898,7 +898,7 @@ func TestDecoratorThatOnlyFinalizes(t *testing.T) {
 	f := newDecoratorFixture(t)
 	dc := f.decorator(func(dc *v1alpha1.DecoratorController) {
 		dc.Spec.Hooks = &v1alpha1.DecoratorControllerHooks{}
-		f.withFinalize(dc)
+		f.decoratorWithFinalize(dc)
 	})
 	p := f.start()
 	w := f.widget("a", "")

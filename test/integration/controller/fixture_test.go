@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -95,9 +96,22 @@ func makeFixture(t *testing.T) *fixture {
 	return f
 }
 
+// installed guards what every test shares. To apply the rights again would take
+// those of running controllers away for a moment: an aggregated role is applied
+// without the rules that the control plane has put into it.
+var installed struct {
+	sync.Mutex
+	done bool
+}
+
 // install applies the CRDs and the rights, which every test shares.
 func install(t *testing.T, admin *rest.Config) {
 	t.Helper()
+	installed.Lock()
+	defer installed.Unlock()
+	if installed.done {
+		return
+	}
 	root, err := kit.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -122,6 +136,7 @@ func install(t *testing.T, admin *rest.Config) {
 	if _, err := kit.ApplyYAML(t.Context(), admin, []byte(account)); err != nil {
 		t.Fatal(err)
 	}
+	installed.done = true
 }
 
 func (f *fixture) kubeconfigOf(namespace, account string) string {
