@@ -129,6 +129,10 @@ func (p *program) timer(again bool) func(goja.FunctionCall) goja.Value {
 	return func(call goja.FunctionCall) goja.Value {
 		f := p.function(call, 0)
 		pause := time.Duration(max(call.Argument(1).ToInteger(), 1)) * time.Millisecond
+		var args []any
+		for _, argument := range call.Arguments[min(2, len(call.Arguments)):] {
+			args = append(args, argument)
+		}
 		t := &timer{}
 		p.pending++
 		var fire func()
@@ -140,7 +144,7 @@ func (p *program) timer(again bool) func(goja.FunctionCall) goja.Value {
 				if !again {
 					p.endTimer(t)
 				}
-				p.call(f)
+				p.call(f, args...)
 				if again && !t.cleared {
 					t.timer = time.AfterFunc(pause, fire)
 				}

@@ -61,7 +61,17 @@ func command() *cobra.Command {
 	}
 	run.Flags().StringVar(&dir, "dir", ".run", "folder for data, certificates and logs; kept from run to run")
 
-	root.AddCommand(run,
+	sample := &cobra.Command{
+		Use:   "sample NAME...",
+		Short: "Install samples of config/samples, with their examples, in the cluster that \"run\" runs",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return installSamples(cmd.Context(), dir, names, newConsole(os.Stdout))
+		},
+	}
+	sample.Flags().StringVar(&dir, "dir", ".run", "the folder that was given to \"run\"")
+
+	root.AddCommand(run, sample,
 		&cobra.Command{
 			Use:   "demo",
 			Short: "Start a throwaway cluster, check every step of the demo, stop",
@@ -127,5 +137,25 @@ func runDemo(ctx context.Context, console *console) error {
 		return err
 	}
 	console.success()
+	return nil
+}
+
+// installSamples is make sample.
+func installSamples(ctx context.Context, dir string, names []string, console *console) error {
+	c, err := cluster.Connect(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		console.say("installing %s", cluster.SampleFolder(name))
+		if err := c.InstallSample(ctx, name); err != nil {
+			return fmt.Errorf("cannot install sample %q: %w", name, err)
+		}
+		example := cluster.SampleFolder(name) + "/example.yaml"
+		console.say("applying %s", example)
+		if _, err := console.show(ctx, c.Kubectl, "apply", "-f", example); err != nil {
+			return err
+		}
+	}
 	return nil
 }

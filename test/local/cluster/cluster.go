@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/metacontroller-solo/solo/test/kit"
 	"github.com/metacontroller-solo/solo/test/kit/process"
@@ -65,7 +66,9 @@ type Cluster struct {
 	Root string
 
 	options Options
-	plane   *kit.ControlPlane
+	config  *rest.Config
+	// plane is nil when another process runs the cluster.
+	plane *kit.ControlPlane
 	// stops end the parts, last started first.
 	stops []func()
 }
@@ -84,6 +87,9 @@ var programs = []struct {
 	{"./test/local/hook", []string{"docker.io/local/greeting-hook"}, nil},
 	{"./test/javascript/node", []string{"docker.io/library/node"}, []string{"node"}},
 }
+
+// planeDir is the control plane's folder within that of a cluster that is kept.
+const planeDir = "controlplane"
 
 // lockWait gives the processes of a run that was killed the time to disappear.
 const lockWait = 3 * time.Second
@@ -123,7 +129,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 
 	plane := kit.Options{Persistent: options.Dir != "", Log: options.Progress}
 	if options.Dir != "" {
-		if plane.Dir, err = filepath.Abs(filepath.Join(options.Dir, "controlplane")); err != nil {
+		if plane.Dir, err = filepath.Abs(filepath.Join(options.Dir, planeDir)); err != nil {
 			return nil, fmt.Errorf("cannot use folder %q: %w", options.Dir, err)
 		}
 	}
@@ -132,7 +138,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	c.stops = append(c.stops, c.plane.Stop)
-	c.Kubectl.kubeconfig = c.Kubeconfig()
+	c.Kubectl.kubeconfig, c.config = c.Kubeconfig(), c.plane.AdminConfig(0)
 	c.say("the API server listens on %s", c.plane.URL(0))
 
 	c.say("building controller, guard and what else the nodes run (a minute or two the first time)")
@@ -147,6 +153,28 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	}
 	c.say("nodes %s are up; their containers are processes of this machine", strings.Join(nodes, " and "))
 	return c, c.startServices(ctx)
+}
+
+// Connect returns the cluster that another process runs with its data in dir.
+// Stop does nothing to it.
+func Connect(dir string) (*Cluster, error) {
+	root, err := kit.Root()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{options: Options{Dir: dir, Progress: io.Discard}, Root: root}
+	if c.Kubectl, err = newKubectl(root); err != nil {
+		return nil, err
+	}
+	path, err := filepath.Abs(kit.KubeconfigIn(filepath.Join(dir, planeDir), 0))
+	if err != nil {
+		return nil, fmt.Errorf("cannot use folder %q: %w", dir, err)
+	}
+	c.Kubectl.kubeconfig = path
+	if c.config, err = clientcmd.BuildConfigFromFlags("", path); err != nil {
+		return nil, fmt.Errorf("cannot find a cluster in folder %q; start one with \"make run\" first: %w", dir, err)
+	}
+	return c, nil
 }
 
 // say reports progress.
@@ -183,7 +211,7 @@ func (c *Cluster) lock(ctx context.Context) error {
 func (c *Cluster) Kubeconfig() string { return c.plane.Kubeconfig(0) }
 
 // Config reaches the API server as its administrator.
-func (c *Cluster) Config() *rest.Config { return c.plane.AdminConfig(0) }
+func (c *Cluster) Config() *rest.Config { return c.config }
 
 // Failed yields the error of a control plane that ended by itself.
 func (c *Cluster) Failed() <-chan error { return c.plane.Failed() }
