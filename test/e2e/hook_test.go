@@ -119,6 +119,15 @@ func decoded(t *testing.T, text string) map[string]any {
 	return value
 }
 
+func encoded(t *testing.T, value any) []byte {
+	t.Helper()
+	text, err := yaml.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 // names are "kind/name" or "kind/namespace/name" of the objects of an answer, in
 // its order.
 func names(answer map[string]any, list string) []string {
@@ -168,7 +177,7 @@ func runSteps(t *testing.T, sample, list string, steps []step) {
 
 // A request that no hook can read is that request's problem alone.
 func TestHooksAnswerNonsenseWithAnError(t *testing.T) {
-	for _, sample := range sampleNames {
+	for _, sample := range sampleNames(t) {
 		t.Run(sample, func(t *testing.T) {
 			t.Parallel()
 			url := startHook(t, sample)
