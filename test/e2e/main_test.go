@@ -10,11 +10,13 @@ package e2e_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +49,11 @@ const (
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
+	// The samples mostly wait, so all run beside one another on any machine.
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(len(sampleTests))); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 
@@ -137,7 +144,7 @@ type sample struct {
 // step says what is done from now on, for errors and the log.
 func (s *sample) step(doing string) {
 	s.doing = doing
-	s.t.Log(time.Now().Format("15:04:05"), doing)
+	s.t.Log(time.Now().Format(time.TimeOnly), doing)
 }
 
 // explain says, after a failure, what there is and what the hook and the
@@ -190,7 +197,6 @@ func (s *sample) patch(object, namespace, patch string) {
 // eventually waits for what the present step promises.
 func (s *sample) eventually(check func() error) {
 	s.t.Helper()
-	s.t.Logf("  since %s", time.Now().Format("15:04:05.0"))
 	ctx, cancel := context.WithTimeout(s.t.Context(), waitLimit)
 	defer cancel()
 	for {
@@ -258,6 +264,10 @@ func (s *sample) want(resource, namespace, name string, pairs ...string) {
 		o := s.get(resource, namespace, name)
 		if o == nil {
 			return fmt.Errorf("%s %q is not there", resource, name)
+		}
+		// A status that is about an older spec says nothing yet.
+		if seen := field(o, "status", "observedGeneration"); seen != "" && seen != field(o, "metadata", "generation") {
+			return fmt.Errorf("%s %q: its status is about generation %s", resource, name, seen)
 		}
 		for i := 0; i < len(pairs); i += 2 {
 			if got := field(o, strings.Split(pairs[i], ".")...); got != pairs[i+1] {
