@@ -23,8 +23,8 @@ import (
 	"github.com/metacontroller-solo/solo/test/local/cluster"
 )
 
-// nodeVariable names a node to run the hooks with, in the place of goja: the same
-// tests then show that they run under both.
+// nodeVariable is the path of a Node.js to run the samples with, in the place of
+// goja: the same tests then show that they run under both.
 const nodeVariable = "NODE"
 
 // startHook runs the hook server of a sample and returns its URL.

@@ -38,6 +38,9 @@ type Options struct {
 	// LockWait is how long to wait for another cluster of this place to end; 0
 	// gives the processes of one that was killed the time to disappear.
 	LockWait time.Duration
+	// Node is the path of a Node.js to run the samples with; empty means the
+	// program that stands for it.
+	Node string
 	// Progress receives a line about each thing worth knowing; nil discards.
 	Progress io.Writer
 }
@@ -73,6 +76,9 @@ type Cluster struct {
 	stops []func()
 }
 
+// nodeImage is that of Node.js.
+const nodeImage = "docker.io/library/node"
+
 // programs maps a program of this repository to the image repositories that
 // mean it on the local nodes. The public image stands for our controller, so
 // that a Pod of it would really start, were it ever admitted.
@@ -85,7 +91,7 @@ var programs = []struct {
 	{"./cmd/controller", []string{"ghcr.io/metacontroller-solo/controller", "ghcr.io/metacontroller/metacontroller"}, []string{"/usr/bin/metacontroller"}},
 	{"./cmd/guard", []string{"ghcr.io/metacontroller-solo/guard"}, nil},
 	{"./test/local/hook", []string{"docker.io/local/greeting-hook"}, nil},
-	{"./test/javascript/node", []string{"docker.io/library/node"}, []string{"node"}},
+	{"./test/javascript/node", []string{nodeImage}, []string{"node"}},
 }
 
 // planeDir is the control plane's folder within that of a cluster that is kept.
@@ -241,6 +247,9 @@ func (c *Cluster) buildPrograms(ctx context.Context) (node.Images, error) {
 		for _, image := range program.images {
 			images[image] = node.Program{Path: path, Entrypoints: program.entrypoints}
 		}
+	}
+	if c.options.Node != "" {
+		images[nodeImage] = node.Program{Path: c.options.Node, Entrypoints: []string{"node"}}
 	}
 	return images, nil
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// StepLimit bounds the wait for one thing.
-const StepLimit = time.Minute
+// StepLimit bounds the wait for one thing; a loaded machine needs its time.
+const StepLimit = 2 * time.Minute
 
 // Kubectl runs commands as a person would type them.
 type Kubectl struct {
