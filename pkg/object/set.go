@@ -10,6 +10,7 @@ import (
 
 // Set is objects grouped by kind. Groups are ordered by group, version and kind,
 // objects within one by namespace and name. It is immutable; nil is an empty one.
+// Of a kind that has groups in several versions (SetOf), look-ups find the first.
 type Set struct {
 	groups []Group
 }
@@ -55,6 +56,30 @@ func NewSet(kinds []Kind, objects ...*Object) *Set {
 		return CompareKinds(a.Kind.GroupVersionKind, b.Kind.GroupVersionKind)
 	})
 	return &Set{groups: groups}
+}
+
+// SetOf is a Set of groups that are made already. In it one kind may have several
+// groups, each of another version; groups of one version become one, and where a
+// key is in such a group twice the last object counts. The slices are not kept.
+func SetOf(groups ...Group) *Set {
+	index := make(map[schema.GroupVersionKind]int, len(groups))
+	joined := make([]Group, 0, len(groups))
+	for _, group := range groups {
+		i, ok := index[group.Kind.GroupVersionKind]
+		if !ok {
+			i = len(joined)
+			index[group.Kind.GroupVersionKind] = i
+			joined = append(joined, Group{Kind: group.Kind})
+		}
+		joined[i].Objects = append(joined[i].Objects, group.Objects...)
+	}
+	for i := range joined {
+		joined[i].Objects = sortLastWins(joined[i].Objects)
+	}
+	slices.SortFunc(joined, func(a, b Group) int {
+		return CompareKinds(a.Kind.GroupVersionKind, b.Kind.GroupVersionKind)
+	})
+	return &Set{groups: joined}
 }
 
 func sortLastWins(objects []*Object) []*Object {

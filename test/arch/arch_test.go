@@ -48,6 +48,7 @@ var table = []row{
 	{"pkg/controller/hook", rules},
 	{"pkg/controller/hook/wire", rules},
 	{"pkg/controller/adopt", rules},
+	{"pkg/controller/related", rules},
 	{"pkg/controller/plan", rules},
 	{"pkg/controller/plan/merge", rules},
 	{"pkg/guard/identify", rules},

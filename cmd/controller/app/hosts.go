@@ -41,6 +41,7 @@ func hostsOf(parts hostParts) []*engine.Host {
 			Name:     name,
 			Declared: parts.caches.Acquire(parts.kinds[resource], watch.Options{LabelSelector: parts.config.Selector.String()}),
 			Open:     func(kind object.Kind) engine.Cache { return parts.caches.Acquire(kind, watch.Options{}) },
+			Lookup:   parts.lookupRelated,
 			Build:    build,
 			Workers:  parts.config.Workers,
 			Events:   parts.events,
@@ -79,6 +80,11 @@ func callerOf(pool *call.Pool, webhook declare.Webhook) (syncer.Caller, error) {
 		return nil, err
 	}
 	return caller, nil
+}
+
+func (p hostParts) lookupRelated(ctx context.Context, apiVersion, resource string) (object.Kind, bool, error) {
+	found, absent, err := p.lookup(ctx, apiVersion, resource)
+	return found.Kind, absent, err
 }
 
 func (p hostParts) lookup(ctx context.Context, apiVersion, resource string) (declare.Resource, bool, error) {

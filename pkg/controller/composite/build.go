@@ -108,9 +108,6 @@ func (b *Builder) define(ctx context.Context, name string, spec *v1alpha1.Compos
 
 // check refuses what this version cannot do.
 func check(spec *v1alpha1.CompositeControllerSpec) error {
-	if spec.Hooks != nil && spec.Hooks.Customize != nil {
-		return declare.Unsupported("spec.hooks.customize")
-	}
 	for i, child := range spec.ChildResources {
 		if child.UpdateStrategy == nil {
 			continue

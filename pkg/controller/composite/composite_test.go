@@ -97,7 +97,8 @@ func TestBuildRefuses(t *testing.T) {
 		invalid bool
 	}{
 		{"no hooks", parentThing, "neither sync nor finalize", true},
-		{"customize", parentThing + "hooks: {sync: " + hookURL + ", customize: " + hookURL + "}", "spec.hooks.customize", true},
+		{"customize alone", parentThing + "hooks: {customize: " + hookURL + "}", "neither sync nor finalize", true},
+		{"customize without an address", parentThing + "hooks: {sync: " + hookURL + ", customize: {webhook: {path: /x}}}", "spec.hooks.customize says nowhere", true},
 		{"RollingInPlace", method("RollingInPlace"), `spec.childResources[0].updateStrategy.method "RollingInPlace"`, true},
 		{"RollingRecreate", method("RollingRecreate"), "RollingRecreate", true},
 		{"no address", parentThing + "hooks: {finalize: {webhook: {path: /x}}}", "spec.hooks.finalize says nowhere", true},
@@ -124,6 +125,7 @@ func TestBuild(t *testing.T) {
 	accepted := []struct{ reason, spec string }{
 		{"least", parentThing + syncHook},
 		{"finalize alone", parentThing + "hooks: {finalize: " + hookURL + "}"},
+		{"customize", parentThing + "hooks: {sync: " + hookURL + ", customize: " + hookURL + "}"},
 		{"built-in parent without status", "parentResource: {apiVersion: v1, resource: configmaps}\n" + syncHook},
 		{"hooks that nobody calls", parentThing + "hooks: {sync: " + hookURL + ", preUpdateChild: {}, postUpdateChild: {}}"},
 		{"etag that is off", parentThing + "hooks: {sync: {webhook: {url: http://h, etag: {enabled: false}}}}"},

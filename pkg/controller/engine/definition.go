@@ -110,7 +110,13 @@ func (d *Definition) PlanKinds() []plan.Kind {
 // Cache is the local copy of one kind; package watch has them.
 type Cache interface {
 	WaitForSync(ctx context.Context) error
+	// State says whether the copy is full, and if not, what the API server said
+	// against it, if anything.
+	State() (full bool, err error)
 	Get(namespace, name string) *object.Object
+	// Named and Select are as in related.Reader.
+	Named(name string) []*object.Object
+	Select(namespace string, selector labels.Selector) []*object.Object
 	ByUID(uid types.UID) *object.Object
 	ByOwner(uid types.UID) []*object.Object
 	Orphans(namespace string, selector labels.Selector) []*object.Object
@@ -128,6 +134,8 @@ type Cache interface {
 type Caches struct {
 	Parents  map[schema.GroupKind]Cache
 	Children map[schema.GroupKind]Cache
+	// Related objects; nil if there is no customize hook.
+	Related *Related
 }
 
 // Controller is one controller, ready to run.

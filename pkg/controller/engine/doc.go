@@ -5,6 +5,7 @@
 //	CompositeController ─> Host ─ Build ─> Controller{Definition, Sync}
 //	                         │ start, replace, stop
 //	informer event ─> router (pure) ─> queue of keys ─> workers ─> Sync ─> Outcome
+//	event of a related object ─> Related, a worker of its own ──┘
 //
 // The queue and the workers are controller-runtime's. What a Sync does is not
 // known here; how soon it is called again is decided here, by its Outcome.

@@ -73,6 +73,8 @@ type HostConfig struct {
 	Declared Cache
 	// Open opens the copy of any kind.
 	Open func(object.Kind) Cache
+	// Lookup finds the kinds of related objects.
+	Lookup Lookup
 	// Build makes the controllers.
 	Build Build
 	// Workers of each controller.
@@ -154,11 +156,14 @@ func request(name string) reconcile.Request {
 	return out
 }
 
-// Recheck looks at every declared controller again, for what the API server
-// serves has changed.
+// Recheck looks at every declared controller again, and at the kinds of related
+// objects, for what the API server serves has changed.
 func (h *Host) Recheck() {
 	h.mu.Lock()
 	queue := h.queue
+	for _, current := range h.running {
+		current.caches.Related.Recheck()
+	}
 	h.mu.Unlock()
 	if queue == nil {
 		return
@@ -194,7 +199,7 @@ func (h *Host) reconcile(ctx, base context.Context, name string) (reconcile.Resu
 	if current == nil {
 		h.Events.Normal(declared, ReasonStarting, fmt.Sprintf("Starting controller %q.", name))
 	}
-	next, err := prepare(ctx, built, h.Open)
+	next, err := prepare(ctx, built, h.Open, h.Lookup)
 	if err != nil {
 		return h.refuse(ctx, declared, err)
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -59,7 +61,7 @@ type prepared struct {
 
 // prepare opens the caches of a controller, waits until they are full and makes
 // its syncer: all that can fail.
-func prepare(ctx context.Context, c *Controller, open func(object.Kind) Cache) (*prepared, error) {
+func prepare(ctx context.Context, c *Controller, open func(object.Kind) Cache, lookup Lookup) (*prepared, error) {
 	p := &prepared{
 		controller: c,
 		caches:     Caches{Parents: map[schema.GroupKind]Cache{}, Children: map[schema.GroupKind]Cache{}},
@@ -74,6 +76,9 @@ func prepare(ctx context.Context, c *Controller, open func(object.Kind) Cache) (
 		cache := open(child.Kind)
 		p.opened, kinds = append(p.opened, cache), append(kinds, child.Kind)
 		p.caches.Children[child.GroupKind()] = cache
+	}
+	if c.Definition.Hooks.Customize != nil {
+		p.caches.Related = NewRelated(open, lookup, clock.RealClock{})
 	}
 	syncContext, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
@@ -93,6 +98,7 @@ func prepare(ctx context.Context, c *Controller, open func(object.Kind) Cache) (
 
 // release gives back the caches.
 func (p *prepared) release() {
+	p.caches.Related.Close()
 	for _, cache := range p.opened {
 		cache.Release()
 	}
@@ -133,10 +139,19 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 	ctx, r.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(r.done)
+		var following sync.WaitGroup
+		if related := r.caches.Related; related != nil {
+			following.Go(func() {
+				// A sync sets the first rule, and it is the queue that it came from.
+				related.run(ctx, func(keys ...object.Key) { r.queue.AddWithOpts(priorityqueue.AddOpts{}, keys...) })
+			})
+		}
 		if err == nil {
 			// It returns after the last worker has.
 			err = typed.Start(ctx)
 		}
+		r.cancel()
+		following.Wait()
 		if err != nil {
 			log.Error(err, "Cannot run controller")
 		}

@@ -4,7 +4,6 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
@@ -62,14 +61,8 @@ func (s *selectors) set(parent object.Key, selector labels.Selector) {
 
 // required is a label value without which the selector does not match.
 func required(selector labels.Selector) labelValue {
-	requirements, _ := selector.Requirements()
-	for _, requirement := range requirements {
-		switch requirement.Operator() {
-		case selection.Equals, selection.DoubleEquals, selection.In:
-			if values := requirement.ValuesUnsorted(); len(values) == 1 {
-				return labelValue{requirement.Key(), values[0]}
-			}
-		}
+	if label, values := object.RequiredLabel(selector); len(values) == 1 {
+		return labelValue{label, values[0]}
 	}
 	return labelValue{}
 }

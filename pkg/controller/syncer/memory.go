@@ -33,6 +33,8 @@ type memory struct {
 	settled plan.Settled
 	// status is the status that was found or made right.
 	status statusMark
+	// customized is what the customize hook said last.
+	customized *customized
 }
 
 // statusMark remembers that the parent, in this version, has the status that the

@@ -41,7 +41,7 @@ func (s *Syncer) Sync(ctx context.Context, key object.Key) (outcome engine.Outco
 	}
 	parent := cache.Get(key.Namespace, key.Name)
 	if parent == nil {
-		s.memories.forget(key)
+		s.forget(key)
 		return engine.Outcome{Verdict: engine.Done}
 	}
 	pass := &Pass{Syncer: s, Rule: rule, Parent: parent, memory: s.memories.recall(parent)}
@@ -60,6 +60,12 @@ func (s *Syncer) Sync(ctx context.Context, key object.Key) (outcome engine.Outco
 	return pass.outcome(ctx)
 }
 
+// forget frees what is remembered of a parent that is gone, or not ours.
+func (s *Syncer) forget(parent object.Key) {
+	s.memories.forget(parent)
+	s.Caches.Related.Forget(parent)
+}
+
 func (s *Syncer) behind(write *pending) engine.Outcome {
 	if waited := s.Clock.Since(write.at); waited > patience {
 		return engine.Outcome{Verdict: engine.Failed, Err: fmt.Errorf(
@@ -72,6 +78,7 @@ func (s *Syncer) behind(write *pending) engine.Outcome {
 func (p *Pass) run(ctx context.Context) {
 	p.Mode = modeOf(&p.Definition, p.Rule, p.Parent)
 	if p.Mode == ModeIgnore {
+		p.forget(p.Parent.Key())
 		return
 	}
 	if !p.settleFinalizer(ctx) || p.Mode == ModeRelease || p.Mode == ModeIdle {

@@ -2,10 +2,10 @@ package watch
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
@@ -18,6 +18,7 @@ const (
 	indexUID    = "uid"
 	indexOwner  = "owner"
 	indexOrphan = "orphan"
+	indexSelect = "select"
 )
 
 // anyOrphan is the key under which indexOrphan has every object that nobody
@@ -50,6 +51,34 @@ var indexers = cache.Indexers{
 	},
 }
 
+// selectIndexer finds objects by name, by namespace, and by any one label, in all
+// namespaces and in one. Not many kinds are asked for that, so it is made for a
+// kind when it is needed first.
+var selectIndexer = cache.Indexers{
+	indexSelect: func(stored any) ([]string, error) {
+		o := stored.(*object.Object)
+		keys := make([]string, 0, 2+2*len(o.Labels()))
+		keys = append(keys, nameKey(o.Name()))
+		if o.Namespace() != "" {
+			keys = append(keys, namespaceKey(o.Namespace()))
+		}
+		for label, value := range o.Labels() {
+			keys = append(keys, labelKey("", label, value))
+			if o.Namespace() != "" {
+				keys = append(keys, labelKey(o.Namespace(), label, value))
+			}
+		}
+		return keys, nil
+	},
+}
+
+// Keys of indexSelect. No namespace or name has an equals sign in it.
+func nameKey(name string) string           { return "name=" + name }
+func namespaceKey(namespace string) string { return "namespace=" + namespace }
+func labelKey(namespace, label, value string) string {
+	return "label=" + namespace + "=" + label + "=" + value
+}
+
 // Cache is one user's hold on the local copy of one kind.
 type Cache struct {
 	informer *informer
@@ -75,6 +104,15 @@ func (c *Cache) WaitForSync(ctx context.Context) error {
 		}
 		return ctx.Err()
 	}
+}
+
+// State says whether the first list is complete, and if it is not, the last error
+// that the API server gave, if any.
+func (c *Cache) State() (full bool, err error) {
+	if c.informer.shared.HasSynced() {
+		return true, nil
+	}
+	return false, c.informer.lastError()
 }
 
 // Get returns an object, or nil if there is none.
@@ -108,16 +146,8 @@ func (c *Cache) ByOwner(uid types.UID) []*object.Object {
 // value of a label is answered by an index.
 func (c *Cache) Orphans(namespace string, selector labels.Selector) []*object.Object {
 	key := anyOrphan
-	requirements, _ := selector.Requirements()
-	for _, requirement := range requirements {
-		operator := requirement.Operator()
-		if operator != selection.Equals && operator != selection.DoubleEquals && operator != selection.In {
-			continue
-		}
-		if values := requirement.ValuesUnsorted(); len(values) == 1 {
-			key = requirement.Key() + "=" + values[0]
-			break
-		}
+	if label, values := object.RequiredLabel(selector); len(values) == 1 {
+		key = label + "=" + values[0]
 	}
 	var found []*object.Object
 	for _, orphan := range c.byIndex(indexOrphan, key) {
@@ -126,6 +156,35 @@ func (c *Cache) Orphans(namespace string, selector labels.Selector) []*object.Ob
 		}
 	}
 	return found
+}
+
+// Named returns the objects of this name in all namespaces.
+func (c *Cache) Named(name string) []*object.Object {
+	if c.informer.canSelect() {
+		return c.byIndex(indexSelect, nameKey(name))
+	}
+	return slices.DeleteFunc(c.List(), func(o *object.Object) bool { return o.Name() != name })
+}
+
+// Select returns the objects, in one namespace or with an empty one in all of
+// them, that selector matches. Only a selector that asks for the value of no
+// label in all namespaces makes it look at every object.
+func (c *Cache) Select(namespace string, selector labels.Selector) []*object.Object {
+	var candidates []*object.Object
+	label, values := object.RequiredLabel(selector)
+	switch {
+	case len(values) == 0 && namespace == "" || !c.informer.canSelect():
+		candidates = c.List()
+	case len(values) == 0:
+		candidates = c.byIndex(indexSelect, namespaceKey(namespace))
+	default:
+		for _, value := range slices.Compact(slices.Sorted(slices.Values(values))) {
+			candidates = append(candidates, c.byIndex(indexSelect, labelKey(namespace, label, value))...)
+		}
+	}
+	return slices.DeleteFunc(candidates, func(o *object.Object) bool {
+		return namespace != "" && o.Namespace() != namespace || !selector.Matches(labels.Set(o.Labels()))
+	})
 }
 
 // List returns all objects.

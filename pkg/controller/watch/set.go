@@ -48,6 +48,9 @@ type informer struct {
 	// users is how many Caches hold it. Guarded by set.mu.
 	users int
 
+	// selecting makes indexSelect, once.
+	selecting func() error
+
 	mu sync.Mutex
 	// failure is the last error of the list or watch. Guarded by mu.
 	failure error
@@ -81,6 +84,7 @@ func (s *Set) start(key key) *informer {
 		&source{client: s.client, kind: key.kind, options: key.Options}, nil,
 		cache.SharedIndexInformerOptions{Indexers: indexers, ObjectDescription: description})
 	log := s.log.WithValues(logging.KeyResource, description)
+	started.selecting = sync.OnceValue(func() error { return started.shared.AddIndexers(selectIndexer) })
 	// An informer that was not started takes both.
 	_ = started.shared.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
@@ -96,6 +100,10 @@ func (s *Set) start(key key) *informer {
 	}()
 	return started
 }
+
+// canSelect reports whether there is indexSelect, and makes it at the first call.
+// Without it, which is so in a copy that has ended, every object is looked at.
+func (i *informer) canSelect() bool { return i.selecting() == nil }
 
 // setError reports whether the error is the same as the last one.
 func (i *informer) setError(err error) bool {

@@ -144,7 +144,7 @@ func (f *fixture) dropLease() {
 	lease.SetAPIVersion("coordination.k8s.io/v1")
 	lease.SetKind("Lease")
 	lease.SetNamespace(singleton.DefaultNamespace)
-	lease.SetName(singleton.DefaultName)
+	lease.SetName(f.leaseName)
 	if err := f.client.Delete(f.t.Context(), lease); client.IgnoreNotFound(err) != nil {
 		f.t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ const expiry = singleton.Duration + 3*singleton.RetryPeriod + 10*time.Second
 func (f *fixture) lease() *coordinationv1.Lease {
 	f.t.Helper()
 	lease := &coordinationv1.Lease{}
-	if err := f.client.Get(f.t.Context(), client.ObjectKey{Namespace: singleton.DefaultNamespace, Name: singleton.DefaultName}, lease); err != nil {
+	if err := f.client.Get(f.t.Context(), client.ObjectKey{Namespace: singleton.DefaultNamespace, Name: f.leaseName}, lease); err != nil {
 		f.t.Fatal(err)
 	}
 	return lease
@@ -104,7 +104,7 @@ func TestWaitingInstanceStops(t *testing.T) {
 func TestTakeOverAfterAKill(t *testing.T) {
 	for _, pod := range []string{"two", "one"} {
 		t.Run(pod, func(t *testing.T) {
-			f := newSingletonFixture(t)
+			f := newFixture(t)
 			first := f.start()
 			// "one" is another process of the same Pod: it, too, waits.
 			second := f.launch(pod)
@@ -128,7 +128,7 @@ func TestTakeOverAfterAKill(t *testing.T) {
 }
 
 func TestStolenLease(t *testing.T) {
-	f := newSingletonFixture(t)
+	f := newFixture(t)
 	f.hooks.Handle("/sync", defaultHook())
 	f.composite(nil)
 	p := f.start()
@@ -148,13 +148,13 @@ func TestStolenLease(t *testing.T) {
 }
 
 func TestDeletedLeaseIsTakenAgain(t *testing.T) {
-	f := newSingletonFixture(t)
+	f := newFixture(t)
 	p := f.start()
 	f.waitRenewal()
 	f.dropLease()
 	kit.Eventually(t, soon, func() error {
 		lease := &coordinationv1.Lease{}
-		return f.client.Get(t.Context(), client.ObjectKey{Namespace: singleton.DefaultNamespace, Name: singleton.DefaultName}, lease)
+		return f.client.Get(t.Context(), client.ObjectKey{Namespace: singleton.DefaultNamespace, Name: f.leaseName}, lease)
 	})
 	if holder := f.holder(); holder.Identity != "one_one-uid" {
 		t.Errorf("holder is %q", holder.Identity)
@@ -197,7 +197,7 @@ func (f *fixture) freeze(p *kit.Program) {
 // lasts. Another takes over; the first one, once it goes on, ends without a
 // write.
 func TestFrozenInstanceWritesNothing(t *testing.T) {
-	f := newSingletonFixture(t)
+	f := newFixture(t)
 	release := make(chan struct{})
 	f.hooks.Handle("/sync", kit.Held(release, defaultHook()))
 	f.composite(nil)

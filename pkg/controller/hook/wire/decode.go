@@ -36,8 +36,10 @@ const (
 	fieldFinalized   = "finalized"
 	fieldLabels      = "labels"
 	fieldAnnotations = "annotations"
-	fieldRelated     = "relatedResources"
 )
+
+// FieldRelated is the field of a customize hook's answer that holds the rules.
+const FieldRelated = "relatedResources"
 
 // DecodeResponse reads the answer to r, a sync or finalize request. The notes
 // are what a strict codec would have refused. The error is a *object.FieldError
@@ -97,7 +99,7 @@ func (c Codec) DecodeCustomize(data []byte) (*hook.CustomizeResponse, []Note, er
 	var found bool
 	var inner []Note
 	notes, err := c.decode(data, func(name string, raw jsontext.Value) (bool, error) {
-		if name != fieldRelated {
+		if name != FieldRelated {
 			return false, nil
 		}
 		found = true
@@ -115,7 +117,7 @@ func (c Codec) DecodeCustomize(data []byte) (*hook.CustomizeResponse, []Note, er
 		return nil, notes, err
 	}
 	if !found {
-		return nil, notes, missing(fieldRelated)
+		return nil, notes, missing(FieldRelated)
 	}
 	if c.Strict && len(inner) > 0 {
 		return nil, nil, refused(inner)
