@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
@@ -48,7 +47,7 @@ func hostsOf(parts hostParts) []*engine.Host {
 			Log:      parts.log,
 		})
 	}
-	pool := call.NewPool(ctrlmetrics.Registry, time.Now)
+	pool := call.NewPool(ctrlmetrics.Registry, sources{parts.caches}, clock.RealClock{})
 	tools := declare.Tools{
 		Lookup:       parts.lookup,
 		Caller:       func(webhook declare.Webhook) (syncer.Caller, error) { return callerOf(pool, webhook) },

@@ -24,8 +24,9 @@ type nobody struct{}
 func (nobody) Call(context.Context, string, []byte) ([]byte, error) {
 	return nil, errors.New("is not called")
 }
-func (nobody) URL() string { return "" }
-func (nobody) Close()      {}
+func (nobody) Accept(string) {}
+func (nobody) URL() string   { return "" }
+func (nobody) Close()        {}
 
 func kind(group, version, name, plural string) object.Kind {
 	return object.Kind{GroupVersionKind: schema.GroupVersionKind{Group: group, Version: version, Kind: name}, Resource: plural, Namespaced: true}

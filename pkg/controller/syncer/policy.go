@@ -52,6 +52,10 @@ type Caller interface {
 	// Call posts body and returns the body of the answer. About names what is
 	// asked about; what the hook says of its answers (ETag) is remembered by it.
 	Call(ctx context.Context, about string, body []byte) ([]byte, error)
+	// Accept says that the answer of the last Call about something could be used.
+	// No other answer is reused when the hook says that it still holds: one that
+	// could not be decoded would come back for ever.
+	Accept(about string)
 	// URL without what is secret in it.
 	URL() string
 	Close()

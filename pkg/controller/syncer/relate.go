@@ -46,9 +46,11 @@ func (p *Pass) relate(ctx context.Context) bool {
 		p.Related, err = p.selectRelated(rules)
 	}
 	switch {
+	case err == nil:
+		p.Hooks.Customize.Caller.Accept(p.aboutCustomize())
 	case errors.Is(err, engine.ErrFilling):
 		p.again = true
-	case err != nil:
+	default:
 		p.memory.customized = nil
 		p.fail(err)
 	}
@@ -102,6 +104,9 @@ func (p *Pass) customize(ctx context.Context) (*related.Rules, error) {
 	return known.rules, nil
 }
 
+// aboutCustomize is what the customize hook is asked about.
+func (p *Pass) aboutCustomize() string { return string(p.Parent.UID()) }
+
 // askCustomize calls the hook.
 func (p *Pass) askCustomize(ctx context.Context) ([]v1alpha1.RelatedResourceRule, error) {
 	asked := p.Hooks.Customize
@@ -111,7 +116,7 @@ func (p *Pass) askCustomize(ctx context.Context) ([]v1alpha1.RelatedResourceRule
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode request to the %s hook: %w", hook.Customize, err)
 	}
-	answer, err := asked.Caller.Call(ctx, string(p.Parent.UID())+"/", body)
+	answer, err := asked.Caller.Call(ctx, p.aboutCustomize(), body)
 	if err != nil {
 		return nil, fmt.Errorf("%s hook at %s %w", hook.Customize, asked.Caller.URL(), err)
 	}

@@ -171,7 +171,8 @@ func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) 
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode request to the %s hook: %w", which, err)
 	}
-	answer, err := asked.Caller.Call(ctx, string(parent.UID())+"/"+revision, body)
+	about := string(parent.UID()) + "/" + revision
+	answer, err := asked.Caller.Call(ctx, about, body)
 	if err != nil {
 		return nil, fmt.Errorf("%s hook at %s %w", which, asked.Caller.URL(), err)
 	}
@@ -183,6 +184,7 @@ func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) 
 	if err != nil {
 		return nil, fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", which, asked.Caller.URL(), err)
 	}
+	asked.Caller.Accept(about)
 	return response, nil
 }
 

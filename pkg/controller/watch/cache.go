@@ -115,6 +115,24 @@ func (c *Cache) State() (full bool, err error) {
 	return false, c.informer.lastError()
 }
 
+// WaitForSyncOrFailure is WaitForSync, but it also returns as soon as the API
+// server has refused the list or the watch, though that is tried again.
+func (c *Cache) WaitForSyncOrFailure(ctx context.Context) error {
+	synced := c.informer.shared.HasSyncedChecker().Done()
+	select {
+	case <-synced:
+	case <-ctx.Done():
+		return c.WaitForSync(ctx)
+	case <-c.informer.failed:
+		select {
+		case <-synced:
+		default:
+			return c.informer.lastError()
+		}
+	}
+	return nil
+}
+
 // Get returns an object, or nil if there is none.
 func (c *Cache) Get(namespace, name string) *object.Object {
 	key := name

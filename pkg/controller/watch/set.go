@@ -36,6 +36,10 @@ type Options struct {
 	LabelSelector string
 	// MetadataOnly leaves out everything but metadata.
 	MetadataOnly bool
+	// Namespace and Name leave out all objects but one, or with an empty Name all
+	// those of other namespaces. Who may list and watch the one object, by
+	// resourceNames in a Role, may have this copy.
+	Namespace, Name string
 }
 
 type informer struct {
@@ -50,6 +54,8 @@ type informer struct {
 
 	// selecting makes indexSelect, once.
 	selecting func() error
+	// failed is closed at the first failure.
+	failed chan struct{}
 
 	mu sync.Mutex
 	// failure is the last error of the list or watch. Guarded by mu.
@@ -78,13 +84,16 @@ func (s *Set) Acquire(kind object.Kind, options Options) *Cache {
 
 func (s *Set) start(key key) *informer {
 	ctx, stop := context.WithCancel(context.Background())
-	started := &informer{set: s, key: key, kind: key.kind, stop: stop, done: make(chan struct{})}
+	started := &informer{set: s, key: key, kind: key.kind, stop: stop, done: make(chan struct{}), failed: make(chan struct{})}
 	description := key.kind.GroupVersionResource().String()
 	started.shared = cache.NewSharedIndexInformerWithOptions(
 		&source{client: s.client, kind: key.kind, options: key.Options}, nil,
 		cache.SharedIndexInformerOptions{Indexers: indexers, ObjectDescription: description})
 	log := s.log.WithValues(logging.KeyResource, description)
 	started.selecting = sync.OnceValue(func() error { return started.shared.AddIndexers(selectIndexer) })
+	if key.Name != "" {
+		log = log.WithValues(logging.KeyNamespace, key.Namespace, logging.KeyName, key.Name)
+	}
 	// An informer that was not started takes both.
 	_ = started.shared.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
@@ -109,6 +118,9 @@ func (i *informer) canSelect() bool { return i.selecting() == nil }
 func (i *informer) setError(err error) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.failure == nil {
+		close(i.failed)
+	}
 	repeated := i.failure != nil && i.failure.Error() == err.Error()
 	i.failure = err
 	return repeated

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -39,7 +40,10 @@ func (l *list) DeepCopyObject() runtime.Object   { return l }
 
 func (s *source) request(options metav1.ListOptions) *rest.Request {
 	options.LabelSelector = s.options.LabelSelector
-	request := s.client.Get().AbsPath(cluster.Path(s.kind, "", "")).
+	if s.options.Name != "" {
+		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, s.options.Name).String()
+	}
+	request := s.client.Get().AbsPath(cluster.Path(s.kind, s.options.Namespace, "")).
 		SpecificallyVersionedParams(&options, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"})
 	if s.options.MetadataOnly {
 		what := "PartialObjectMetadataList"
@@ -53,7 +57,12 @@ func (s *source) request(options metav1.ListOptions) *rest.Request {
 
 // ListWithContext is used with API servers that cannot stream a list.
 func (s *source) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	raw, err := s.request(options).Do(ctx).Raw()
+	result := s.request(options).Do(ctx)
+	// Raw alone knows nothing of what the API server says about an error.
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	raw, err := result.Raw()
 	if err != nil {
 		return nil, err
 	}

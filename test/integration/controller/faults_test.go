@@ -33,7 +33,7 @@ func TestHookFaults(t *testing.T) {
 		{"malformed", kit.Malformed(), []string{"no valid JSON"}},
 		{"empty", answerText(""), []string{"empty"}},
 		{"truncated", kit.Truncated(), []string{"broke its answer off"}},
-		{"huge", kit.Huge(40 << 20), []string{"32 MiB"}},
+		{"huge", kit.Huge(20 << 20), []string{"16 MiB"}},
 		{"null", answerText("null"), []string{"must be an object"}},
 		{"no-children", answerText("{}"), []string{"children", "is missing"}},
 		{"null-child", answerText(`{"children":[null]}`), []string{"children[0]"}},

@@ -8,70 +8,136 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"time"
+	"slices"
+	"sync"
 )
 
 // ResponseLimit is how many bytes of an answer are read. An API server takes
 // objects of 1.5 MiB at most, and a request to it of 3 MiB; an answer with more
 // than this can hardly be meant.
-const ResponseLimit int64 = 32 << 20
+const ResponseLimit int64 = 16 << 20
 
 // excerptRead is how much of the body of an error status is looked at.
 const excerptRead = 4 << 10
+
+// How the memory for a body grows: it begins with what was announced, as far as
+// that is not much, and doubles. An announcement alone must not cost much.
+const (
+	firstBlock   = 4 << 10
+	largestFirst = 1 << 20
+)
+
+// Headers of a call.
+const (
+	headerAuthorization = "Authorization"
+	headerETag          = "ETag"
+	headerIfNoneMatch   = "If-None-Match"
+	headerRetryAfter    = "Retry-After"
+	headerReferer       = "Referer"
+	headerContentType   = "Content-Type"
+	headerAccept        = "Accept"
+
+	typeJSON = "application/json"
+)
 
 // errTimeout is the cause of a context that ended by the hook's own timeout.
 var errTimeout = errors.New("timeout of the hook")
 
 // Caller calls one hook.
 type Caller struct {
+	pool     *Pool
 	endpoint Endpoint
-	client   *http.Client
-	now      func() time.Time
-	drop     func()
-	release  func()
+	// host is the scheme, host and port of the address.
+	host       string
+	connection connection
+	// references are where the credentials are.
+	references []Reference
+	// secrets are what is secret in the address.
+	secrets    []string
+	metrics    *hookMetrics
+	metricsKey metricsKey
+	// answers is nil if ETags are off.
+	answers *answers
+
+	mu sync.Mutex // guards all below; never held while something is read or sent
+	// sources follow the references; nil before the first call.
+	sources []Source
+	// line is the newest one; nil before the first call.
+	line   *line
+	closed bool
 }
 
-// Call posts body, which is JSON, and returns the body of the answer. About says
-// what is asked about. An error
-// is a *StatusError, *BusyError, *TimeoutError, *TooLargeError, *TruncatedError
-// or *NetworkError, or ctx's own.
+// Call posts body, which is JSON, and returns the body of the answer. About names
+// what is asked about: the hook is asked, by its last ETag for that, whether its
+// last answer still holds, if that was accepted. Calls about the same must not
+// overlap. An error is a *StatusError, *BusyError, *TimeoutError,
+// *TooLargeError, *TruncatedError, *NetworkError or *CredentialError, or ctx's
+// own.
 func (c *Caller) Call(ctx context.Context, about string, body []byte) ([]byte, error) {
+	line, done, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeoutCause(ctx, c.endpoint.Timeout, errTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint.URL, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("cannot make request to %q: %w", Redact(c.endpoint.URL), err)
+		return nil, fmt.Errorf("cannot make request to %q", Redact(c.endpoint.URL))
 	}
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Accept", "application/json")
+	request.Header.Set(headerContentType, typeJSON)
+	request.Header.Set(headerAccept, typeJSON)
+	if line.credentials.authorization != "" {
+		request.Header.Set(headerAuthorization, line.credentials.authorization)
+	}
+	etag, kept, conditional := c.answers.find(about)
+	if conditional {
+		request.Header.Set(headerIfNoneMatch, etag)
+	}
 
-	response, err := c.client.Do(request)
+	response, err := line.client.Do(request)
 	if err != nil {
-		return nil, c.failure(ctx, err, func(err error) error { return &NetworkError{Err: err} })
+		return nil, c.failure(ctx, line, err, func(err error) error {
+			return &NetworkError{Err: err, text: excerpt([]byte(err.Error()), c.hidden(line), networkLimit)}
+		})
 	}
 	defer response.Body.Close()
 
-	switch response.StatusCode {
-	case http.StatusOK:
-	case http.StatusTooManyRequests:
+	switch code := response.StatusCode; {
+	case code == http.StatusOK:
+	case conditional && (code == http.StatusNotModified || code == http.StatusPreconditionFailed):
 		drain(response.Body)
-		return nil, &BusyError{After: retryAfter(response.Header.Get("Retry-After"), c.now())}
+		c.answers.mark(about, false)
+		return bytes.Clone(kept), nil
+	case code == http.StatusTooManyRequests:
+		drain(response.Body)
+		return nil, &BusyError{After: retryAfter(response.Header.Get(headerRetryAfter), c.pool.clock.Now())}
 	default:
 		start, _ := io.ReadAll(io.LimitReader(response.Body, excerptRead))
 		drain(response.Body)
-		return nil, &StatusError{Code: response.StatusCode, Excerpt: excerpt(start)}
+		return nil, &StatusError{Code: code, Excerpt: excerpt(start, c.hidden(line), excerptLimit)}
 	}
 
 	answer, err := read(response)
 	if err != nil {
-		return nil, c.failure(ctx, err, func(err error) error { return &TruncatedError{Read: int64(len(answer)), Err: err} })
+		return nil, c.failure(ctx, line, err, func(err error) error { return &TruncatedError{Read: int64(len(answer)), Err: err} })
 	}
+	c.answers.put(about, response.Header.Get(headerETag), answer)
 	return answer, nil
+}
+
+// Accept says that the answer of the last Call about something could be used. An
+// answer that was not accepted is never reused: the next call gets a whole one.
+func (c *Caller) Accept(about string) { c.answers.mark(about, true) }
+
+// hidden are the texts that an error must not show.
+func (c *Caller) hidden(line *line) []string {
+	return slices.Concat(line.credentials.secrets, c.secrets)
 }
 
 // failure says why a call failed: because of a deadline or a stop, which show up
 // as an error of whatever was under way, or for the reason that otherwise makes.
-func (c *Caller) failure(ctx context.Context, err error, otherwise func(error) error) error {
+func (c *Caller) failure(ctx context.Context, line *line, err error, otherwise func(error) error) error {
 	var tooLarge *TooLargeError
 	if errors.As(err, &tooLarge) {
 		return err
@@ -83,7 +149,7 @@ func (c *Caller) failure(ctx context.Context, err error, otherwise func(error) e
 		return context.Cause(ctx)
 	}
 	// A connection that failed says something about the others to that host.
-	c.drop()
+	line.transport.CloseIdleConnections()
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
 		// Its text repeats the address, which may have a password in it.
@@ -97,15 +163,22 @@ func read(response *http.Response) ([]byte, error) {
 	if response.ContentLength > ResponseLimit {
 		return nil, &TooLargeError{Limit: ResponseLimit}
 	}
-	var body bytes.Buffer
-	if response.ContentLength > 0 {
-		body.Grow(int(response.ContentLength) + bytes.MinRead)
+	// One byte more than announced: the end is found without growing again.
+	body := make([]byte, 0, max(firstBlock, min(response.ContentLength+1, largestFirst)))
+	for {
+		n, err := response.Body.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		switch {
+		case int64(len(body)) > ResponseLimit:
+			return nil, &TooLargeError{Limit: ResponseLimit}
+		case errors.Is(err, io.EOF):
+			return body, nil
+		case err != nil:
+			return body, err
+		case len(body) == cap(body):
+			body = slices.Grow(body, cap(body))
+		}
 	}
-	_, err := body.ReadFrom(io.LimitReader(response.Body, ResponseLimit+1))
-	if int64(body.Len()) > ResponseLimit {
-		return nil, &TooLargeError{Limit: ResponseLimit}
-	}
-	return body.Bytes(), err
 }
 
 // drain reads a little of what is left, so that the connection can be used
@@ -117,6 +190,24 @@ func drain(body io.Reader) {
 // URL returns the address without what may be secret in it.
 func (c *Caller) URL() string { return Redact(c.endpoint.URL) }
 
-// Close gives back the transport and the metrics. Call must not be used after
-// it.
-func (c *Caller) Close() { c.release() }
+// Close gives back the transport, the metrics and what follows the credentials.
+// Call must not be used after it.
+func (c *Caller) Close() {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.closed = true
+	line, sources := c.line, c.sources
+	c.line, c.sources = nil, nil
+	c.mu.Unlock()
+	if line != nil {
+		c.pool.releaseTransport(line.key)
+	}
+	for _, source := range sources {
+		source.Close()
+	}
+	c.answers.close()
+	c.pool.releaseMetrics(c.metricsKey)
+}

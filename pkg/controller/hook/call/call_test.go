@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook/call"
@@ -99,7 +101,8 @@ func TestCall(t *testing.T) {
 		{"another good status", status(201, "made"), &call.StatusError{Code: 201, Excerpt: "made"}},
 		{"an error status", status(500, "  boom\n\tat line 1 "), &call.StatusError{Code: 500, Excerpt: "boom at line 1"}},
 		{"no content", status(204, ""), &call.StatusError{Code: 204}},
-		{"304 that nobody asked for", status(304, ""), &call.StatusError{Code: 304}},
+		{"304 that nobody asked for", status(304, "", "ETag", `"1"`), &call.StatusError{Code: 304}},
+		{"412 that nobody asked for", status(412, "old", "ETag", `"1"`), &call.StatusError{Code: 412, Excerpt: "old"}},
 		{"busy, seconds", busy("7"), &call.BusyError{After: 7 * time.Second}},
 		{"busy, a date", busy("Wed, 02 Jan 2030 03:04:15 GMT"), &call.BusyError{After: 10 * time.Second}},
 		{"busy, a date that is over", busy("Wed, 02 Jan 2030 03:04:00 GMT"), &call.BusyError{}},
@@ -112,7 +115,7 @@ func TestCall(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.reason, func(t *testing.T) {
 			server := serve(t, c.handler)
-			pool := call.NewPool(prometheus.NewRegistry(), func() time.Time { return now })
+			pool := call.NewPool(prometheus.NewRegistry(), nil, clocktesting.NewFakeClock(now))
 			answer, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), "", []byte("{}"))
 			if c.want == nil {
 				if err != nil || string(answer) != "ok" {
@@ -135,7 +138,7 @@ func TestCallSendsThis(t *testing.T) {
 		got <- r
 		body <- string(read)
 	})
-	pool := call.NewPool(prometheus.NewRegistry(), time.Now)
+	pool := call.NewPool(prometheus.NewRegistry(), nil, clock.RealClock{})
 	if _, err := newCaller(t, pool, server.URL+"/sync?a=b", time.Minute).Call(t.Context(), "", []byte(`{"a":1}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +152,7 @@ func TestCallSendsThis(t *testing.T) {
 }
 
 func TestCallThatFails(t *testing.T) {
-	pool := call.NewPool(prometheus.NewRegistry(), time.Now)
+	pool := call.NewPool(prometheus.NewRegistry(), nil, clock.RealClock{})
 	t.Run("slow to answer", func(t *testing.T) {
 		server := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		_, err := newCaller(t, pool, server.URL, 30*time.Millisecond).Call(t.Context(), "", nil)
@@ -233,7 +236,7 @@ func TestExcerptHidesSecrets(t *testing.T) {
 	}
 	for _, c := range cases {
 		server := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, c.body, http.StatusInternalServerError) })
-		pool := call.NewPool(prometheus.NewRegistry(), time.Now)
+		pool := call.NewPool(prometheus.NewRegistry(), nil, clock.RealClock{})
 		_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), "", nil)
 		if err == nil || strings.Contains(err.Error(), c.secret) || !strings.Contains(err.Error(), "[redacted]") {
 			t.Errorf("%q gives %v", c.body, err)
@@ -242,7 +245,7 @@ func TestExcerptHidesSecrets(t *testing.T) {
 	server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, strings.Repeat("ü", 5000), http.StatusInternalServerError)
 	})
-	pool := call.NewPool(prometheus.NewRegistry(), time.Now)
+	pool := call.NewPool(prometheus.NewRegistry(), nil, clock.RealClock{})
 	_, err := newCaller(t, pool, server.URL, time.Minute).Call(t.Context(), "", nil)
 	if len(err.Error()) > 300 || !strings.HasSuffix(err.Error(), "ü …") {
 		t.Errorf("long body gives %q", err)
@@ -252,7 +255,7 @@ func TestExcerptHidesSecrets(t *testing.T) {
 func TestMetricsComeAndGo(t *testing.T) {
 	server := serve(t, func(http.ResponseWriter, *http.Request) {})
 	registry := prometheus.NewRegistry()
-	pool := call.NewPool(registry, time.Now)
+	pool := call.NewPool(registry, nil, clock.RealClock{})
 	address := strings.Replace(server.URL, "http://", "http://user:secret@", 1) + "/x?token=1"
 	caller := func(kind string) *call.Caller {
 		made, err := pool.Caller(call.Identity{Hook: "sync", ControllerKind: kind, ControllerName: "a"}, &v1alpha1.Webhook{URL: &address}, nil)

@@ -27,6 +27,9 @@ func (e *StatusError) Error() string {
 	if e.Code >= 200 && e.Code < 300 {
 		text += ", and only 200 counts as success"
 	}
+	if e.Code == http.StatusNotModified || e.Code == http.StatusPreconditionFailed {
+		text += ", but was not asked whether an earlier answer still holds (webhook.etag)"
+	}
 	if e.Excerpt != "" {
 		text += ": " + e.Excerpt
 	}
@@ -60,9 +63,13 @@ func (e *TruncatedError) Error() string {
 func (e *TruncatedError) Unwrap() error { return e.Err }
 
 // NetworkError is a call that got no answer.
-type NetworkError struct{ Err error }
+type NetworkError struct {
+	Err error
+	// text is what Err says, without what looks like a secret.
+	text string
+}
 
-func (e *NetworkError) Error() string { return fmt.Sprintf("cannot be reached: %v", e.Err) }
+func (e *NetworkError) Error() string { return "cannot be reached: " + e.text }
 
 func (e *NetworkError) Unwrap() error { return e.Err }
 
@@ -103,8 +110,19 @@ func retryAfter(header string, now time.Time) time.Duration {
 	return min(max(after, 0), maxRetryAfter)
 }
 
-// excerptLimit is how many bytes of a body an error shows.
-const excerptLimit = 200
+// How many bytes an error shows of a body, and of the text of a network error,
+// which may name all the hosts of a certificate.
+const (
+	excerptLimit = 200
+	networkLimit = 500
+)
+
+// leastSecret is how long a text must be to be called a secret: to cut a shorter
+// one out of a sentence would show it.
+const leastSecret = 4
+
+// redacted stands where a secret was.
+const redacted = "[redacted]"
 
 var secrets = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}`),
@@ -113,12 +131,17 @@ var secrets = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|$)`),
 }
 
-// excerpt makes the beginning of a body fit for an error: what looks like a
-// secret removed, on one line, cut.
-func excerpt(body []byte) string {
+// excerpt makes the beginning of a body fit for an error: the hidden texts and
+// what looks like a secret removed, on one line, cut.
+func excerpt(body []byte, hidden []string, limit int) string {
 	text := strings.ToValidUTF8(string(body), "?")
+	for _, secret := range hidden {
+		if len(secret) >= leastSecret {
+			text = strings.ReplaceAll(text, secret, redacted)
+		}
+	}
 	for _, secret := range secrets {
-		text = secret.ReplaceAllString(text, "[redacted]")
+		text = secret.ReplaceAllString(text, redacted)
 	}
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.IsSpace(r) {
@@ -127,10 +150,10 @@ func excerpt(body []byte) string {
 		return r
 	}, text)
 	text = strings.Join(strings.Fields(text), " ")
-	if len(text) <= excerptLimit {
+	if len(text) <= limit {
 		return text
 	}
-	end := excerptLimit
+	end := limit
 	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}

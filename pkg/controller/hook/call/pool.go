@@ -1,6 +1,8 @@
 package call
 
 import (
+	"crypto/sha256"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
 
 	"github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 )
@@ -23,15 +26,17 @@ type Identity struct {
 	ControllerName string
 }
 
-// Pool makes Callers. Those of one host share a transport, and those of one hook
-// share their metrics while an old and a new version of a controller overlap.
+// Pool makes Callers. Those of one host with the same credentials share a
+// transport, and those of one hook share their metrics while an old and a new
+// version of a controller overlap.
 type Pool struct {
 	registry prometheus.Registerer
-	now      func() time.Time
+	sources  Sources
+	clock    clock.WithDelayedExecution
 
 	mu sync.Mutex
-	// transports by scheme and host. Guarded by mu.
-	transports map[string]*shared[*http.Transport]
+	// transports that have users. Guarded by mu.
+	transports map[transportKey]*shared[*http.Transport]
 	// metrics by the identity and address of the hook. Guarded by mu.
 	metrics map[metricsKey]*shared[*hookMetrics]
 }
@@ -41,17 +46,26 @@ type shared[T any] struct {
 	users int
 }
 
+// transportKey says which connections may be shared.
+type transportKey struct {
+	// host has the scheme before it.
+	host        string
+	credentials [sha256.Size]byte
+}
+
 type metricsKey struct {
 	Identity
 	url string
 }
 
-// NewPool returns a Pool whose metrics appear in registry.
-func NewPool(registry prometheus.Registerer, now func() time.Time) *Pool {
+// NewPool returns a Pool whose metrics appear in registry, and whose credentials
+// come from sources.
+func NewPool(registry prometheus.Registerer, sources Sources, clock clock.WithDelayedExecution) *Pool {
 	return &Pool{
 		registry:   registry,
-		now:        now,
-		transports: map[string]*shared[*http.Transport]{},
+		sources:    sources,
+		clock:      clock,
+		transports: map[transportKey]*shared[*http.Transport]{},
 		metrics:    map[metricsKey]*shared[*hookMetrics]{},
 	}
 }
@@ -63,14 +77,13 @@ const (
 	idleTimeout       = 90 * time.Second
 	handshakeTimeout  = 10 * time.Second
 	responseHeaderMax = 64 << 10
+	readBuffer        = 16 << 10
 )
 
 // Caller returns a Caller for a hook. It must be closed. The error says what is
-// wrong with the webhook.
+// wrong with the webhook, or with the endpointConfigs of its controller; what is
+// wrong with a Secret or a ConfigMap is found out by each call.
 func (p *Pool) Caller(identity Identity, webhook *v1alpha1.Webhook, endpoints []v1alpha1.EndpointConfig) (*Caller, error) {
-	if err := unsupported(webhook, endpoints); err != nil {
-		return nil, err
-	}
 	endpoint, err := Resolve(webhook)
 	if err != nil {
 		return nil, err
@@ -79,47 +92,53 @@ func (p *Pool) Caller(identity Identity, webhook *v1alpha1.Webhook, endpoints []
 	if err != nil {
 		return nil, fmt.Errorf("cannot parse address of hook %q", identity.Hook)
 	}
-	host := parsed.Scheme + "://" + strings.ToLower(parsed.Host)
+	connection, err := connectionOf(webhook, parsed, endpoints)
+	if err != nil {
+		return nil, err
+	}
 	key := metricsKey{Identity: identity, url: Redact(endpoint.URL)}
+	metrics, err := p.acquireMetrics(key)
+	if err != nil {
+		return nil, fmt.Errorf("cannot register metrics of hook %q: %w", identity.Hook, err)
+	}
+	caller := &Caller{
+		pool:       p,
+		endpoint:   endpoint,
+		host:       strings.ToLower(parsed.Scheme + "://" + parsed.Host),
+		connection: connection,
+		references: connection.references(),
+		metrics:    metrics,
+		metricsKey: key,
+		answers:    newAnswers(webhook.Etag, p.clock),
+	}
+	if password, has := parsed.User.Password(); has {
+		caller.secrets = append(caller.secrets, password)
+	}
+	if parsed.RawQuery != "" {
+		caller.secrets = append(caller.secrets, parsed.RawQuery)
+	}
+	return caller, nil
+}
 
+func (p *Pool) acquireMetrics(key metricsKey) (*hookMetrics, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	metrics := p.metrics[key]
 	if metrics == nil {
 		made := newHookMetrics(key)
 		if err := made.register(p.registry); err != nil {
-			return nil, fmt.Errorf("cannot register metrics of hook %q: %w", identity.Hook, err)
+			return nil, err
 		}
 		metrics = &shared[*hookMetrics]{value: made}
 		p.metrics[key] = metrics
 	}
 	metrics.users++
-	transport := p.transports[host]
-	if transport == nil {
-		transport = &shared[*http.Transport]{value: newTransport()}
-		p.transports[host] = transport
-	}
-	transport.users++
-
-	var once sync.Once
-	return &Caller{
-		endpoint: endpoint,
-		client:   &http.Client{Transport: metrics.value.instrument(transport.value)},
-		now:      p.now,
-		drop:     transport.value.CloseIdleConnections,
-		release:  func() { once.Do(func() { p.release(host, key) }) },
-	}, nil
+	return metrics.value, nil
 }
 
-func (p *Pool) release(host string, key metricsKey) {
+func (p *Pool) releaseMetrics(key metricsKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if transport := p.transports[host]; transport != nil {
-		if transport.users--; transport.users == 0 {
-			transport.value.CloseIdleConnections()
-			delete(p.transports, host)
-		}
-	}
 	if metrics := p.metrics[key]; metrics != nil {
 		if metrics.users--; metrics.users == 0 {
 			metrics.value.unregister(p.registry)
@@ -128,36 +147,51 @@ func (p *Pool) release(host string, key metricsKey) {
 	}
 }
 
-func newTransport() *http.Transport {
+func (p *Pool) acquireTransport(key transportKey, with *credentials) *http.Transport {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	transport := p.transports[key]
+	if transport == nil {
+		transport = &shared[*http.Transport]{value: newTransport(with)}
+		p.transports[key] = transport
+	}
+	transport.users++
+	return transport.value
+}
+
+func (p *Pool) releaseTransport(key transportKey) {
+	if unused := p.dropTransport(key); unused != nil {
+		unused.CloseIdleConnections()
+	}
+}
+
+// dropTransport returns the transport if nobody uses it any more.
+func (p *Pool) dropTransport(key transportKey) *http.Transport {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	transport := p.transports[key]
+	if transport == nil {
+		return nil
+	}
+	if transport.users--; transport.users > 0 {
+		return nil
+	}
+	delete(p.transports, key)
+	return transport.value
+}
+
+func newTransport(with *credentials) *http.Transport {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns = idleConnections
 	transport.MaxIdleConnsPerHost = idleConnections
 	transport.IdleConnTimeout = idleTimeout
 	transport.TLSHandshakeTimeout = handshakeTimeout
 	transport.MaxResponseHeaderBytes = responseHeaderMax
+	transport.ReadBufferSize = readBuffer
+	transport.TLSClientConfig = &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		RootCAs:      with.roots,
+		Certificates: with.certificates,
+	}
 	return transport
-}
-
-// unsupported refuses what is not there yet.
-func unsupported(webhook *v1alpha1.Webhook, endpoints []v1alpha1.EndpointConfig) error {
-	field := ""
-	switch {
-	case len(endpoints) > 0:
-		field = "endpointConfigs"
-	case webhook == nil:
-	case webhook.Etag != nil && webhook.Etag.Enabled != nil && *webhook.Etag.Enabled:
-		field = "webhook.etag"
-	case webhook.CABundle != nil:
-		field = "webhook.caBundle"
-	case webhook.ClientTLS != nil:
-		field = "webhook.clientTLS"
-	case webhook.Authorization != nil:
-		field = "webhook.authorization"
-	case webhook.BasicAuth != nil:
-		field = "webhook.basicAuth"
-	}
-	if field == "" {
-		return nil
-	}
-	return fmt.Errorf("asks for %s, which is not supported by this version", field)
 }
