@@ -27,6 +27,11 @@ run: ## Start a cluster on this machine, install the product, show it, keep it r
 demo: ## The same unattended, in a throwaway folder: exits non-zero on the first step that is wrong
 	@$(GO) build -o bin/local ./test/local && exec bin/local demo
 
+.PHONY: sample
+sample: ## Install SAMPLE=name of config/samples, with its example, in the cluster of make run
+	@test -n '$(SAMPLE)' || { echo 'say which: make sample SAMPLE=catset (docs/samples.md lists them)' >&2; exit 2; }
+	@$(GO) build -o bin/local ./test/local && exec bin/local sample --dir $(RUN_DIR) $(SAMPLE)
+
 .PHONY: clean
 clean: ## Remove the local cluster's data and what was built here
 	rm -rf $(RUN_DIR) bin dist
@@ -50,6 +55,10 @@ test: controlplane ## Run every test, the integration suites against a real API 
 .PHONY: test-race
 test-race: controlplane ## The same with the race detector
 	@$(TOOL) gotestsum --format pkgname-and-test-fails --hide-summary skipped -- -race -timeout 25m ./...
+
+.PHONY: samples
+samples: controlplane ## Run every sample of config/samples end to end in a throwaway local cluster; part of make test
+	$(GO) test -count 1 -timeout 15m -v ./test/e2e
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME

@@ -37,7 +37,13 @@ func (cp *ControlPlane) AuditLog(server int) string { return cp.layout.audit(api
 // Kubeconfig is the path of an administrator's kubeconfig for an API server. It
 // holds its certificates and can be copied.
 func (cp *ControlPlane) Kubeconfig(server int) string {
-	return cp.layout.kubeconfig(fmt.Sprintf("admin-%d.yaml", server))
+	return KubeconfigIn(cp.layout.dir, server)
+}
+
+// KubeconfigIn is the path of that kubeconfig in the folder of a control plane that
+// another process runs.
+func KubeconfigIn(dir string, server int) string {
+	return layout{dir: dir}.kubeconfig(fmt.Sprintf("admin-%d.yaml", server))
 }
 
 // AdminConfig is a client configuration of an administrator (system:masters),

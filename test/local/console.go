@@ -1,15 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/metacontroller-solo/solo/test/local/cluster"
 )
 
 // console is what the person sees: numbered steps, each with what to look for,
@@ -73,29 +73,12 @@ Press Ctrl-C here to stop it. The next "make run" goes on with the same data; "m
 `, c.bold("The cluster runs."), kubeconfig)
 }
 
-// kubectl runs commands as the person would type them.
-type kubectl struct {
-	path       string
-	kubeconfig string
-	console    *console
-	dir        string // where it runs, so that paths of manifests are short
-}
-
-// newKubectl finds kubectl in PATH.
-func newKubectl(kubeconfig string, console *console) (*kubectl, error) {
-	path, err := exec.LookPath("kubectl")
-	if err != nil {
-		return nil, fmt.Errorf("cannot find kubectl in PATH: install it (https://kubernetes.io/docs/tasks/tools/) and try again: %w", err)
-	}
-	return &kubectl{path: path, kubeconfig: kubeconfig, console: console}, nil
-}
-
 // show runs kubectl before the person's eyes.
-func (k *kubectl) show(ctx context.Context, args ...string) (string, error) {
-	fmt.Fprintf(k.console.out, "   $ kubectl %s\n", quoted(args))
-	output, err := k.quiet(ctx, args...)
+func (c *console) show(ctx context.Context, kubectl *cluster.Kubectl, args ...string) (string, error) {
+	fmt.Fprintf(c.out, "   $ kubectl %s\n", quoted(args))
+	output, err := kubectl.Run(ctx, args...)
 	for line := range strings.Lines(output) {
-		fmt.Fprintf(k.console.out, "     %s\n", strings.TrimRight(line, "\n"))
+		fmt.Fprintf(c.out, "     %s\n", strings.TrimRight(line, "\n"))
 	}
 	return output, err
 }
@@ -109,21 +92,4 @@ func quoted(args []string) string {
 		}
 	}
 	return strings.Join(words, " ")
-}
-
-// quiet runs kubectl and shows nothing.
-func (k *kubectl) quiet(ctx context.Context, args ...string) (string, error) {
-	command := exec.CommandContext(ctx, k.path, args...)
-	command.Dir = k.dir
-	command.Env = append(os.Environ(), "KUBECONFIG="+k.kubeconfig)
-	var output bytes.Buffer
-	command.Stdout, command.Stderr = &output, &output
-	err := command.Run()
-	if err != nil {
-		if ctx.Err() != nil {
-			return output.String(), ctx.Err()
-		}
-		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(output.String()))
-	}
-	return output.String(), err
 }

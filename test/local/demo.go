@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
-)
 
-// stepLimit bounds the wait for what a step of the demo promises.
-const stepLimit = time.Minute
+	"github.com/metacontroller-solo/solo/test/local/cluster"
+)
 
 // demoManifests are the folders of manifests, below the repository's root, that
 // the demo applies in the person's name.
@@ -18,10 +16,25 @@ const (
 	secondManifests = "test/local/manifests/second"
 )
 
+// demonstration is the cluster before a person's eyes.
+type demonstration struct {
+	*cluster.Cluster
+	console *console
+}
+
+// installHook installs the demo's CRD, rights and hook server.
+func (c *demonstration) installHook(ctx context.Context) error {
+	c.console.say("installing the demo's CRD, rights and hook server")
+	if err := c.ApplyFolder(ctx, "test/local/manifests/hook"); err != nil {
+		return fmt.Errorf("cannot install the demo's hook server: %w", err)
+	}
+	return c.Available(ctx, "demo", "deployment/greeting-hook")
+}
+
 // demo shows what the product does, and checks it. It returns the first step
 // that is wrong.
-func demo(ctx context.Context, c *cluster) error {
-	for _, step := range []func(context.Context, *cluster) error{
+func demo(ctx context.Context, c *demonstration) error {
+	for _, step := range []func(context.Context, *demonstration) error{
 		showInstallation,
 		showComposite,
 		showChange,
@@ -37,11 +50,11 @@ func demo(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-func showInstallation(ctx context.Context, c *cluster) error {
+func showInstallation(ctx context.Context, c *demonstration) error {
 	c.console.begin("One Metacontroller holds the slot",
 		"HOLDER metacontroller/metacontroller, one Pod, and a Lease that names it")
-	if err := c.eventually(ctx, "the policy's holder is bound to the controller's StatefulSet", func(ctx context.Context) error {
-		phase, err := c.kubectl.quiet(ctx, "get", "singletonpolicy", "metacontroller", "-o", "jsonpath={.status.holder.display} {.status.holder.phase}")
+	if err := cluster.Eventually(ctx, "the policy's holder is bound to the controller's StatefulSet", func(ctx context.Context) error {
+		phase, err := c.Kubectl.Run(ctx, "get", "singletonpolicy", "metacontroller", "-o", "jsonpath={.status.holder.display} {.status.holder.phase}")
 		if err != nil {
 			return err
 		}
@@ -58,11 +71,11 @@ func showInstallation(ctx context.Context, c *cluster) error {
 		{"get", "deployments,pods", "-n", "metacontroller-guard"},
 		{"get", "lease", "metacontroller", "-n", "kube-system"},
 	} {
-		if _, err := c.kubectl.show(ctx, args...); err != nil {
+		if _, err := c.console.show(ctx, c.Kubectl, args...); err != nil {
 			return err
 		}
 	}
-	holder, err := c.kubectl.quiet(ctx, "get", "lease", "metacontroller", "-n", "kube-system", "-o", "jsonpath={.spec.holderIdentity}")
+	holder, err := c.Kubectl.Run(ctx, "get", "lease", "metacontroller", "-n", "kube-system", "-o", "jsonpath={.spec.holderIdentity}")
 	if err != nil {
 		return err
 	}
@@ -73,40 +86,40 @@ func showInstallation(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-func showComposite(ctx context.Context, c *cluster) error {
+func showComposite(ctx context.Context, c *demonstration) error {
 	c.console.begin("A hook is a controller",
 		"three ConfigMaps appear that nobody wrote, and the parent's status is filled by the hook")
 	for _, file := range []string{"controller.yaml", "greeting.yaml"} {
-		if _, err := c.kubectl.show(ctx, "apply", "-f", demoManifests+"/"+file); err != nil {
+		if _, err := c.console.show(ctx, c.Kubectl, "apply", "-f", demoManifests+"/"+file); err != nil {
 			return err
 		}
 	}
-	if err := c.eventually(ctx, "children and status", childrenAre(c, "Hello, ada!", "Hello, grace!", "Hello, linus!")); err != nil {
+	if err := cluster.Eventually(ctx, "children and status", childrenAre(c, "Hello, ada!", "Hello, grace!", "Hello, linus!")); err != nil {
 		return err
 	}
-	if _, err := c.kubectl.show(ctx, "get", "greetings,configmaps", "-n", "demo"); err != nil {
+	if _, err := c.console.show(ctx, c.Kubectl, "get", "greetings,configmaps", "-n", "demo"); err != nil {
 		return err
 	}
 	c.console.done("3 children, status.wanted and status.observed are 3")
 	return nil
 }
 
-func showChange(ctx context.Context, c *cluster) error {
+func showChange(ctx context.Context, c *demonstration) error {
 	c.console.begin("A change of the parent reaches its children; a deleted child comes back",
 		"the new text in every ConfigMap, and hello-ada there again")
-	if _, err := c.kubectl.show(ctx, "patch", "greeting", "hello", "-n", "demo", "--type=merge", "-p", `{"spec":{"text":"Welcome"}}`); err != nil {
+	if _, err := c.console.show(ctx, c.Kubectl, "patch", "greeting", "hello", "-n", "demo", "--type=merge", "-p", `{"spec":{"text":"Welcome"}}`); err != nil {
 		return err
 	}
-	if err := c.eventually(ctx, "the changed children", childrenAre(c, "Welcome, ada!", "Welcome, grace!", "Welcome, linus!")); err != nil {
+	if err := cluster.Eventually(ctx, "the changed children", childrenAre(c, "Welcome, ada!", "Welcome, grace!", "Welcome, linus!")); err != nil {
 		return err
 	}
-	if _, err := c.kubectl.show(ctx, "delete", "configmap", "hello-ada", "-n", "demo"); err != nil {
+	if _, err := c.console.show(ctx, c.Kubectl, "delete", "configmap", "hello-ada", "-n", "demo"); err != nil {
 		return err
 	}
-	if err := c.eventually(ctx, "the deleted child again", childrenAre(c, "Welcome, ada!", "Welcome, grace!", "Welcome, linus!")); err != nil {
+	if err := cluster.Eventually(ctx, "the deleted child again", childrenAre(c, "Welcome, ada!", "Welcome, grace!", "Welcome, linus!")); err != nil {
 		return err
 	}
-	if _, err := c.kubectl.show(ctx, "get", "configmaps", "-n", "demo", "-o", "custom-columns=NAME:.metadata.name,GREETING:.data.greeting", "--field-selector", "metadata.name!=kube-root-ca.crt"); err != nil {
+	if _, err := c.console.show(ctx, c.Kubectl, "get", "configmaps", "-n", "demo", "-o", "custom-columns=NAME:.metadata.name,GREETING:.data.greeting", "--field-selector", "metadata.name!=kube-root-ca.crt"); err != nil {
 		return err
 	}
 	c.console.done("changed in place, and healed")
@@ -115,9 +128,9 @@ func showChange(ctx context.Context, c *cluster) error {
 
 // childrenAre checks the ConfigMaps that belong to the demo's parent, and its
 // status.
-func childrenAre(c *cluster, want ...string) func(context.Context) error {
+func childrenAre(c *demonstration, want ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		got, err := c.kubectl.quiet(ctx, "get", "configmaps", "-n", "demo", "--sort-by=.metadata.name", "--field-selector", "metadata.name!=kube-root-ca.crt",
+		got, err := c.Kubectl.Run(ctx, "get", "configmaps", "-n", "demo", "--sort-by=.metadata.name", "--field-selector", "metadata.name!=kube-root-ca.crt",
 			"-o", `jsonpath={range .items[*]}{.data.greeting}{"\n"}{end}`)
 		if err != nil {
 			return err
@@ -125,7 +138,7 @@ func childrenAre(c *cluster, want ...string) func(context.Context) error {
 		if got := strings.TrimSpace(got); got != strings.Join(want, "\n") {
 			return fmt.Errorf("the children say %q", got)
 		}
-		status, err := c.kubectl.quiet(ctx, "get", "greeting", "hello", "-n", "demo", "-o", "jsonpath={.status.wanted} {.status.observed} {.status.observedGeneration} {.metadata.generation}")
+		status, err := c.Kubectl.Run(ctx, "get", "greeting", "hello", "-n", "demo", "-o", "jsonpath={.status.wanted} {.status.observed} {.status.observedGeneration} {.metadata.generation}")
 		if err != nil {
 			return err
 		}
@@ -137,13 +150,13 @@ func childrenAre(c *cluster, want ...string) func(context.Context) error {
 	}
 }
 
-func showScale(ctx context.Context, c *cluster) error {
+func showScale(ctx context.Context, c *demonstration) error {
 	c.console.begin("The controller cannot be scaled to two",
 		"a refusal that names the rule scale-above-one and the holder")
 	if err := c.refused(ctx, "scale-above-one", "scale", "statefulset", "metacontroller", "-n", "metacontroller", "--replicas=2"); err != nil {
 		return err
 	}
-	replicas, err := c.kubectl.quiet(ctx, "get", "statefulset", "metacontroller", "-n", "metacontroller", "-o", "jsonpath={.spec.replicas}")
+	replicas, err := c.Kubectl.Run(ctx, "get", "statefulset", "metacontroller", "-n", "metacontroller", "-o", "jsonpath={.spec.replicas}")
 	if err != nil {
 		return err
 	}
@@ -155,17 +168,17 @@ func showScale(ctx context.Context, c *cluster) error {
 }
 
 // showSecond tries to install another Metacontroller beside the one that runs.
-func showSecond(kind, file string) func(context.Context, *cluster) error {
-	return func(ctx context.Context, c *cluster) error {
+func showSecond(kind, file string) func(context.Context, *demonstration) error {
+	return func(ctx context.Context, c *demonstration) error {
 		c.console.begin("A second Metacontroller is refused: the public image as a "+kind+", in another namespace",
 			"a refusal that names the rule second-workload and the holder metacontroller/metacontroller")
-		if _, err := c.kubectl.quiet(ctx, "apply", "-f", secondManifests+"/namespace.yaml"); err != nil {
+		if _, err := c.Kubectl.Run(ctx, "apply", "-f", secondManifests+"/namespace.yaml"); err != nil {
 			return err
 		}
 		if err := c.refused(ctx, "second-workload", "apply", "-f", secondManifests+"/"+file); err != nil {
 			return err
 		}
-		left, err := c.kubectl.quiet(ctx, "get", "statefulsets,deployments,replicasets,pods", "-n", "second", "-o", "name")
+		left, err := c.Kubectl.Run(ctx, "get", "statefulsets,deployments,replicasets,pods", "-n", "second", "-o", "name")
 		if err != nil {
 			return err
 		}
@@ -179,8 +192,8 @@ func showSecond(kind, file string) func(context.Context, *cluster) error {
 
 // refused runs a kubectl command that the guard must refuse with a rule, and
 // with the holder's name.
-func (c *cluster) refused(ctx context.Context, rule string, args ...string) error {
-	output, err := c.kubectl.show(ctx, args...)
+func (c *demonstration) refused(ctx context.Context, rule string, args ...string) error {
+	output, err := c.console.show(ctx, c.Kubectl, args...)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -195,12 +208,12 @@ func (c *cluster) refused(ctx context.Context, rule string, args ...string) erro
 	return nil
 }
 
-func showAudit(ctx context.Context, c *cluster) error {
+func showAudit(ctx context.Context, c *demonstration) error {
 	c.console.begin("The guard's decisions are in its audit log",
 		`one JSON line for each refusal above, with rule, user, object, holder: "decision":"Deny"`)
 	var lines []string
-	if err := c.eventually(ctx, "an audit line of each refusal", func(ctx context.Context) error {
-		output, err := c.kubectl.quiet(ctx, "logs", "-n", "metacontroller-guard", "-l", "app.kubernetes.io/name=metacontroller-guard", "--tail=-1", "--prefix=false")
+	if err := cluster.Eventually(ctx, "an audit line of each refusal", func(ctx context.Context) error {
+		output, err := c.Kubectl.Run(ctx, "logs", "-n", "metacontroller-guard", "-l", "app.kubernetes.io/name=metacontroller-guard", "--tail=-1", "--prefix=false")
 		if err != nil {
 			return err
 		}
@@ -234,24 +247,4 @@ func showAudit(ctx context.Context, c *cluster) error {
 	}
 	c.console.done(fmt.Sprintf("%d audit lines", len(lines)))
 	return nil
-}
-
-// eventually waits until a condition holds; what says which, for the error.
-func (c *cluster) eventually(ctx context.Context, what string, condition func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
-	for {
-		err := condition(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return ctx.Err()
-			}
-			return fmt.Errorf("waited %s in vain for %s: %w", stepLimit, what, err)
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
 }

@@ -1,9 +1,7 @@
 // Program local runs a whole cluster on this machine, installs the product into
-// it and shows what the product does: a real control plane (test/kit), nodes
-// whose containers are host processes (test/node), the guard as a Deployment,
-// the controller as a StatefulSet of one.
+// it and shows what the product does.
 //
-//	main -> cluster (control plane, nodes, Services) -> install -> demo
+//	main -> cluster (control plane, nodes, Services, the product) -> demo
 //
 // Everything listens on loopback, and everything ends with this program.
 package main
@@ -20,6 +18,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/metacontroller-solo/solo/test/local/cluster"
 )
 
 func main() {
@@ -61,7 +61,17 @@ func command() *cobra.Command {
 	}
 	run.Flags().StringVar(&dir, "dir", ".run", "folder for data, certificates and logs; kept from run to run")
 
-	root.AddCommand(run,
+	sample := &cobra.Command{
+		Use:   "sample NAME...",
+		Short: "Install samples of config/samples, with their examples, in the cluster that \"run\" runs",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return installSamples(cmd.Context(), dir, names, newConsole(os.Stdout))
+		},
+	}
+	sample.Flags().StringVar(&dir, "dir", ".run", "the folder that was given to \"run\"")
+
+	root.AddCommand(run, sample,
 		&cobra.Command{
 			Use:   "demo",
 			Short: "Start a throwaway cluster, check every step of the demo, stop",
@@ -74,16 +84,31 @@ func command() *cobra.Command {
 	return root
 }
 
+// prepare starts the cluster, with the product and the demo's hook in it.
+func prepare(ctx context.Context, dir string, console *console) (*demonstration, error) {
+	started, err := cluster.Start(ctx, cluster.Options{Dir: dir, Progress: console})
+	if err != nil {
+		return nil, err
+	}
+	c := &demonstration{Cluster: started, console: console}
+	if err := c.Install(ctx); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	if err := c.installHook(ctx); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
 // runUntilInterrupted is make run.
 func runUntilInterrupted(ctx context.Context, dir string, console *console) error {
-	c, err := startCluster(ctx, dir, console)
+	c, err := prepare(ctx, dir, console)
 	if err != nil {
 		return err
 	}
-	defer c.stop()
-	if err := install(ctx, c); err != nil {
-		return err
-	}
+	defer c.Stop()
 	demoErr := demo(ctx, c)
 	if ctx.Err() != nil {
 		return nil
@@ -91,29 +116,46 @@ func runUntilInterrupted(ctx context.Context, dir string, console *console) erro
 	if demoErr != nil {
 		console.failure(demoErr)
 	}
-	console.invitation(c.kubeconfig())
+	console.invitation(c.Kubeconfig())
 	select {
 	case <-ctx.Done():
 		console.say("stopping")
 		return nil
-	case err := <-c.plane.Failed():
+	case err := <-c.Failed():
 		return fmt.Errorf("the control plane failed: %w", err)
 	}
 }
 
 // runDemo is make demo.
 func runDemo(ctx context.Context, console *console) error {
-	c, err := startCluster(ctx, "", console)
+	c, err := prepare(ctx, "", console)
 	if err != nil {
 		return err
 	}
-	defer c.stop()
-	if err := install(ctx, c); err != nil {
-		return err
-	}
+	defer c.Stop()
 	if err := demo(ctx, c); err != nil {
 		return err
 	}
 	console.success()
+	return nil
+}
+
+// installSamples is make sample.
+func installSamples(ctx context.Context, dir string, names []string, console *console) error {
+	c, err := cluster.Connect(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		console.say("installing %s", cluster.SampleFolder(name))
+		if err := c.InstallSample(ctx, name); err != nil {
+			return fmt.Errorf("cannot install sample %q: %w", name, err)
+		}
+		example := cluster.SampleFolder(name) + "/example.yaml"
+		console.say("applying %s", example)
+		if _, err := console.show(ctx, c.Kubectl, "apply", "-f", example); err != nil {
+			return err
+		}
+	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"bytes"
@@ -25,56 +25,58 @@ const (
 	guardSecret = "metacontroller-guard-tls"
 )
 
-// install applies the product as an administrator would: definitions first,
+// Install applies the product as an administrator would: definitions first,
 // then the guard, then the admission objects once the guard answers, then the
 // controller, whose StatefulSet the guard admits as the holder.
-func install(ctx context.Context, c *cluster) error {
+func (c *Cluster) Install(ctx context.Context) error {
 	for _, stage := range []struct {
 		what  string
-		apply func(context.Context, *cluster) error
+		apply func(context.Context) error
 	}{
-		{"the CRDs", applyFolder("config/crd")},
-		{"the guard, with its certificate", installGuard},
-		{"the admission objects", installAdmission},
-		{"the demo's CRD, rights and hook server", installHook},
-		{"the controller", installController},
+		{"the CRDs", c.installDefinitions},
+		{"the guard, with its certificate", c.installGuard},
+		{"the admission objects", c.installAdmission},
+		{"the controller", c.installController},
 	} {
-		c.console.say("installing %s", stage.what)
-		if err := stage.apply(ctx, c); err != nil {
+		c.say("installing %s", stage.what)
+		if err := stage.apply(ctx); err != nil {
 			return fmt.Errorf("cannot install %s: %w", stage.what, err)
 		}
 	}
 	return nil
 }
 
-// applyFolder builds a folder with kustomize and applies it.
-func applyFolder(folder string) func(context.Context, *cluster) error {
-	return func(ctx context.Context, c *cluster) error {
-		manifests, err := c.kustomize(ctx, folder)
-		if err != nil {
-			return err
-		}
-		return c.apply(ctx, manifests)
-	}
+func (c *Cluster) installDefinitions(ctx context.Context) error {
+	return c.ApplyFolder(ctx, "config/crd")
 }
 
-// kustomize builds a folder below the repository's root.
-func (c *cluster) kustomize(ctx context.Context, folder string) ([]byte, error) {
-	output, err := c.kubectl.quiet(ctx, "kustomize", folder)
+// ApplyFolder builds a folder below the repository's root with kustomize and
+// applies it.
+func (c *Cluster) ApplyFolder(ctx context.Context, folder string) error {
+	manifests, err := c.Kustomize(ctx, folder)
+	if err != nil {
+		return err
+	}
+	return c.Apply(ctx, manifests)
+}
+
+// Kustomize builds a folder below the repository's root.
+func (c *Cluster) Kustomize(ctx context.Context, folder string) ([]byte, error) {
+	output, err := c.Kubectl.Run(ctx, "kustomize", folder)
 	return []byte(output), err
 }
 
-// apply applies manifests until the API server takes them: admission objects
+// Apply applies manifests until the API server takes them: admission objects
 // and the guard need a moment after their own creation.
-func (c *cluster) apply(ctx context.Context, manifests []byte) error {
-	return c.eventually(ctx, "the API server to take the manifests", func(ctx context.Context) error {
-		_, err := kit.ApplyYAML(ctx, c.plane.AdminConfig(0), manifests)
+func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
+	return Eventually(ctx, "the API server to take the manifests", func(ctx context.Context) error {
+		_, err := kit.ApplyYAML(ctx, c.Config(), manifests)
 		return err
 	})
 }
 
-func installGuard(ctx context.Context, c *cluster) error {
-	manifests, err := c.kustomize(ctx, "config/guard")
+func (c *Cluster) installGuard(ctx context.Context) error {
+	manifests, err := c.Kustomize(ctx, "config/guard")
 	if err != nil {
 		return err
 	}
@@ -100,15 +102,15 @@ func installGuard(ctx context.Context, c *cluster) error {
 		return fmt.Errorf("cannot render the Secret %q: %w", guardSecret, err)
 	}
 	namespace := fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", guardNamespace)
-	if err := c.apply(ctx, bytes.Join([][]byte{namespace, secret, manifests}, []byte("\n---\n"))); err != nil {
+	if err := c.Apply(ctx, bytes.Join([][]byte{namespace, secret, manifests}, []byte("\n---\n"))); err != nil {
 		return err
 	}
-	return c.available(ctx, guardNamespace, "deployment/metacontroller-guard")
+	return c.Available(ctx, guardNamespace, "deployment/metacontroller-guard")
 }
 
 // guardCA is the authority for the guard's certificate. It is kept with the
 // cluster's data, so that a restart does not change the caBundle.
-func (c *cluster) guardCA() (*kit.CA, error) {
+func (c *Cluster) guardCA() (*kit.CA, error) {
 	dir := c.dir("guard-pki")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create folder %q: %w", dir, err)
@@ -119,8 +121,8 @@ func (c *cluster) guardCA() (*kit.CA, error) {
 // installAdmission applies the policies and the webhook configuration, with the
 // certificate authority that on a real cluster cert-manager would inject, and
 // waits until the API server asks the guard.
-func installAdmission(ctx context.Context, c *cluster) error {
-	manifests, err := c.kustomize(ctx, "config/webhook")
+func (c *Cluster) installAdmission(ctx context.Context) error {
+	manifests, err := c.Kustomize(ctx, "config/webhook")
 	if err != nil {
 		return err
 	}
@@ -131,10 +133,10 @@ func installAdmission(ctx context.Context, c *cluster) error {
 	if manifests, err = injectCABundle(manifests, ca.CertPEM()); err != nil {
 		return err
 	}
-	if err := c.apply(ctx, manifests); err != nil {
+	if err := c.Apply(ctx, manifests); err != nil {
 		return err
 	}
-	return c.eventually(ctx, "the admission objects to be in force", c.enforced)
+	return Eventually(ctx, "the admission objects to be in force", c.enforced)
 }
 
 // injectCABundle sets the caBundle of every webhook in the manifests.
@@ -172,8 +174,8 @@ func injectCABundle(manifests, bundle []byte) ([]byte, error) {
 
 // enforced checks, with a dry run that changes nothing, that an instance is
 // refused as soon as it is not the holder's.
-func (c *cluster) enforced(ctx context.Context) error {
-	clients, err := kubernetes.NewForConfig(c.plane.AdminConfig(0))
+func (c *Cluster) enforced(ctx context.Context) error {
+	clients, err := kubernetes.NewForConfig(c.Config())
 	if err != nil {
 		return fmt.Errorf("cannot create client: %w", err)
 	}
@@ -200,25 +202,18 @@ func (c *cluster) enforced(ctx context.Context) error {
 	return nil
 }
 
-func installHook(ctx context.Context, c *cluster) error {
-	if err := applyFolder("test/local/manifests/hook")(ctx, c); err != nil {
+func (c *Cluster) installController(ctx context.Context) error {
+	if err := c.ApplyFolder(ctx, "test/local/manifests/controller"); err != nil {
 		return err
 	}
-	return c.available(ctx, "demo", "deployment/greeting-hook")
+	return c.Available(ctx, "metacontroller", "statefulset/metacontroller")
 }
 
-func installController(ctx context.Context, c *cluster) error {
-	if err := applyFolder("test/local/manifests/controller")(ctx, c); err != nil {
-		return err
-	}
-	return c.available(ctx, "metacontroller", "statefulset/metacontroller")
-}
-
-// available waits until a workload has all its replicas ready.
-func (c *cluster) available(ctx context.Context, namespace, workload string) error {
-	_, err := c.kubectl.quiet(ctx, "rollout", "status", "--namespace", namespace, workload, "--timeout", stepLimit.String())
+// Available waits until a workload has all its replicas ready.
+func (c *Cluster) Available(ctx context.Context, namespace, workload string) error {
+	_, err := c.Kubectl.Run(ctx, "rollout", "status", "--namespace", namespace, workload, "--timeout", StepLimit.String())
 	if err != nil {
-		pods, _ := c.kubectl.quiet(ctx, "get", "pods,events", "--namespace", namespace)
+		pods, _ := c.Kubectl.Run(ctx, "get", "pods,events", "--namespace", namespace)
 		return fmt.Errorf("%w\n%s", err, pods)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -11,15 +11,18 @@ import (
 	"github.com/metacontroller-solo/solo/test/node/service"
 )
 
+// mostNodes is how many nodes a cluster can have; each has a range of addresses.
+const mostNodes = 8
+
 // startNode joins a node to the cluster. Its own address and its Pods' are
-// loopback addresses that go by its place among the nodes.
-func (c *cluster) startNode(ctx context.Context, place int, images node.Images) error {
+// loopback addresses that go by the cluster's place and by its own among the nodes.
+func (c *Cluster) startNode(ctx context.Context, place int, images node.Images) error {
 	name := nodes[place]
 	config, err := c.plane.NodeConfig(name)
 	if err != nil {
 		return err
 	}
-	address := netip.AddrFrom4([4]byte{127, 90, 0, byte(place + 1)})
+	address := netip.AddrFrom4([4]byte{127, 90, c.options.Place.number, byte(place + 1)})
 	pair, err := c.plane.CA().IssueServer(name, address.String())
 	if err != nil {
 		return err
@@ -34,7 +37,7 @@ func (c *cluster) startNode(ctx context.Context, place int, images node.Images) 
 		Address:     address,
 		ServingCert: serving,
 		ClientCAs:   c.plane.CA().Pool(),
-		PodRange:    netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 91, byte(place), 0}), 24),
+		PodRange:    netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 91, c.options.Place.number*mostNodes + byte(place), 0}), 24),
 		Dir:         c.dir("nodes", name),
 		Images:      images,
 	})
@@ -46,7 +49,7 @@ func (c *cluster) startNode(ctx context.Context, place int, images node.Images) 
 }
 
 // startServices makes the cluster IPs of Services reachable.
-func (c *cluster) startServices(ctx context.Context) error {
+func (c *Cluster) startServices(ctx context.Context) error {
 	proxy, err := service.Start(ctx, service.Options{
 		Config: c.plane.AdminConfig(0),
 		Range:  netip.MustParsePrefix(kit.ServiceCIDR),
