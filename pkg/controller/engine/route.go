@@ -153,7 +153,8 @@ func (r *router) owned(before, after *object.Object) (orphaned bool) {
 			// that is there now.
 			parent = cache.Get(owner.key.Namespace, owner.key.Name)
 		}
-		if parent != nil {
+		rule := r.definition.Parent(owner.key.GroupKind())
+		if parent != nil && managed(rule, r.definition.Finalizer, parent) {
 			r.add(false, parent.Key())
 		}
 	}

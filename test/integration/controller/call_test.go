@@ -13,8 +13,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -45,14 +43,7 @@ func (f *fixture) secret(name string, data map[string]string) *corev1.Secret {
 // allow gives the controllers the right to one Secret in the test's namespace.
 func (f *fixture) allow(secret string) {
 	f.t.Helper()
-	template, err := os.ReadFile(filepath.Join("testdata", "call.yaml"))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	rights := strings.NewReplacer("NAMESPACE", f.ns, "SECRET", secret).Replace(string(template))
-	if _, err := kit.ApplyYAML(f.t.Context(), f.cp.AdminConfig(0), []byte(rights)); err != nil {
-		f.t.Fatal(err)
-	}
+	f.applyTemplate("call.yaml", "NAMESPACE", f.ns, "SECRET", secret, "ACCOUNT", f.account.Name, "HOME", f.account.Namespace)
 }
 
 func (f *fixture) tokenIn(secret string) *v1alpha1.Authorization {
@@ -83,6 +74,7 @@ func (f *fixture) mustNotShow(p *kit.Program, secrets ...string) {
 
 func TestBearerToken(t *testing.T) {
 	f := newFixture(t)
+	f.useLeanAccount()
 	var wanted atomic.Value
 	wanted.Store("first-t0ken")
 	good := defaultHook()
