@@ -26,8 +26,8 @@ type memories struct {
 	of map[object.Key]*memory
 }
 
-// memory is what is remembered of one parent. To lose it costs comparisons, and
-// nothing else.
+// memory is what is remembered of one parent. To lose it costs comparisons; what is
+// pending goes on to the Syncer that replaces this one (Syncer.Follow).
 type memory struct {
 	uid types.UID
 	// pending are writes that the caches have not shown yet.
