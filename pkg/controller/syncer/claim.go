@@ -69,11 +69,10 @@ func (p *Pass) claimOne(ctx context.Context, kind object.Kind, cache engine.Cach
 		if err != nil {
 			return nil, fmt.Errorf("cannot adopt %q: %w", candidate, err)
 		}
-		written, err := p.Writer.Update(ctx, kind, adopted)
+		written, err := p.Update(ctx, cache, kind, adopted)
 		if err != nil {
 			return nil, fmt.Errorf("cannot adopt %q: %w", candidate, err)
 		}
-		p.wrote(cache, written)
 		return written, nil
 	case adopt.Release:
 		if !managed {
@@ -83,11 +82,9 @@ func (p *Pass) claimOne(ctx context.Context, kind object.Kind, cache engine.Cach
 		if err != nil {
 			return nil, fmt.Errorf("cannot release %q: %w", candidate, err)
 		}
-		written, err := p.Writer.Update(ctx, kind, released)
-		if err != nil {
+		if _, err := p.Update(ctx, cache, kind, released); err != nil {
 			return nil, fmt.Errorf("cannot release %q: %w", candidate, err)
 		}
-		p.wrote(cache, written)
 		return nil, nil
 	default:
 		return nil, nil
