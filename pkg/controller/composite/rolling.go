@@ -69,7 +69,7 @@ func askRevisions(ctx context.Context, pass *syncer.Pass) (*hook.Response, error
 	}
 	for i, err := range failed {
 		if err != nil {
-			pass.Note(fmt.Errorf("children of the old revision %s stay as they are: %w", history.Old[i].Name, err))
+			pass.Report(fmt.Errorf("children of the old revision %s stay as they are: %w", history.Old[i].Name, err))
 		}
 	}
 	pass.Kept = r
@@ -107,7 +107,7 @@ func (r *rollout) advance(ctx context.Context, pass *syncer.Pass) error {
 	in := pass.PlanInput()
 	admitted, err := plan.Admit(in)
 	if err != nil {
-		return err
+		return pass.Unusable(err)
 	}
 	children, index, err := r.children(&pass.Definition, admitted)
 	if err != nil {
@@ -198,7 +198,7 @@ func (r *rollout) answers(pass *syncer.Pass, in plan.Input, children []revision.
 		in.Desired = response.Children
 		admitted, err := plan.Admit(in)
 		if err != nil {
-			pass.Note(fmt.Errorf("children of the old revision %s stay as they are: %w", r.history.Old[i].Name, err))
+			pass.Report(fmt.Errorf("children of the old revision %s stay as they are: %w", r.history.Old[i].Name, err))
 			continue
 		}
 		answers[i] = revision.Answer{Known: true, Wants: map[object.Key]bool{}}

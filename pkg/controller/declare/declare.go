@@ -191,9 +191,3 @@ func (t *Tools) Hooks(definition *engine.Definition) (syncer.Hooks, error) {
 func Invalid(format string, arguments ...any) error {
 	return &engine.InvalidError{Err: fmt.Errorf(format, arguments...)}
 }
-
-// Unsupported refuses what a spec asks for and this version cannot do: to ignore
-// it would be to do something else than was asked.
-func Unsupported(field string) error {
-	return Invalid("%s is not supported by this version; remove it, or use a version that supports it", field)
-}

@@ -165,6 +165,22 @@ type Caches struct {
 	Related *Related
 }
 
+// InsteadOf leads from a cache of a controller that is replaced to the one of the
+// same kind that is read now, nil if there is none.
+func (c Caches) InsteadOf(before Caches) func(Cache) Cache {
+	now := map[Cache]Cache{}
+	for kind, cache := range before.Parents {
+		now[cache] = c.Parents[kind]
+	}
+	for kind, cache := range before.Children {
+		now[cache] = c.Children[kind]
+	}
+	if before.Revisions != nil {
+		now[before.Revisions] = c.Revisions
+	}
+	return func(cache Cache) Cache { return now[cache] }
+}
+
 // Controller is one controller, ready to run.
 type Controller struct {
 	Definition Definition
@@ -183,6 +199,10 @@ type Syncer interface {
 	// Redeclare gives it the newest object that declares the controller, for the
 	// requests of later passes. What the controller is has not changed.
 	Redeclare(declared *object.Object)
+	// Follow is called before the first Sync of one that replaces another, after
+	// the last Sync of that: what the other wrote and no cache shows yet is to be
+	// waited for.
+	Follow(replaced Syncer)
 	// GiveWay tells it which other controllers it leaves parents to.
 	GiveWay(elders []Rival)
 	// Close is called once, after the last Sync has returned.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -169,7 +171,7 @@ func (h *Host) Run(ctx context.Context) error {
 		h.mu.Lock()
 		h.queue = queue
 		h.mu.Unlock()
-		return h.Declared.Handle(func(before, after *object.Object, _ bool) {
+		err := h.Declared.Handle(func(before, after *object.Object, _ bool) {
 			switch {
 			case after != nil:
 				queue.Add(request(after.Name()))
@@ -180,6 +182,10 @@ func (h *Host) Run(ctx context.Context) error {
 				queue.Add(request(before.Name()))
 			}
 		})
+		if err == nil {
+			h.recount(queue)
+		}
+		return err
 	}))
 	if err != nil {
 		return fmt.Errorf("cannot watch the objects of %q: %w", h.Name, err)
@@ -223,6 +229,20 @@ func (h *Host) survey(ctx context.Context) {
 			h.mu.Lock()
 			h.contenders[declared.Name()] = contenderOf(declared, built.Definition)
 			h.mu.Unlock()
+		}
+	}
+}
+
+// recount looks again at controllers whose objects went between the survey and the
+// first event that is seen: no event tells of these, and others would leave
+// parents to them for ever.
+func (h *Host) recount(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	h.mu.Lock()
+	names := slices.Collect(maps.Keys(h.contenders))
+	h.mu.Unlock()
+	for _, name := range names {
+		if h.Declared.Get("", name) == nil {
+			queue.Add(request(name))
 		}
 	}
 }
@@ -288,6 +308,7 @@ func (h *Host) replace(ctx, base context.Context, current *running, built *Contr
 	next.syncer.GiveWay(h.eldersOf(name))
 	if current != nil {
 		h.stop(name, current)
+		next.syncer.Follow(current.syncer)
 		if claims := current.definition.Claims().without(built.Definition.Claims().Parents); len(claims.Parents) > 0 {
 			h.leave(name, leftover{Claims: claims, declared: declared})
 		}
@@ -343,6 +364,7 @@ func (h *Host) remove(ctx context.Context, name string, current *running) error 
 		claims = current.definition.Claims()
 		h.stop(name, current)
 	case last == nil:
+		h.contend(name, nil)
 		return nil
 	default:
 		var err error

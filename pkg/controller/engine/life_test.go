@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -188,6 +190,19 @@ func TestElders(t *testing.T) {
 	if !found[0].Claims(parent) || found[2].Claims(parent) {
 		t.Error("the parents of a rival are not those that it selects")
 	}
+	// A rival has to finalize what it selects no more, and nothing to do with what
+	// goes without it.
+	rival := found[2]
+	rival.finalizer = "fin"
+	const deleted = `,"deletionTimestamp":"2030-01-01T00:00:00Z"`
+	for metadata, want := range map[string]bool{
+		`,"labels":{"app":"x"}`: true, `,"labels":{"app":"z"},"finalizers":["fin"]`: true, `,"labels":{"app":"z"},"finalizers":["other"]`: false,
+		`,"labels":{"app":"x"}` + deleted: false, `,"labels":{"app":"x"},"finalizers":["fin"]` + deleted: true,
+	} {
+		if rival.Claims(build(t, thing, metadata, "")) != want {
+			t.Errorf("it acts for a parent with %s: %v", metadata, !want)
+		}
+	}
 	decorator := mine
 	decorator.definition.Kind = v1alpha1.DecoratorControllerKind
 	if got := elders(decorator, all); got != nil {
@@ -200,6 +215,31 @@ func TestElders(t *testing.T) {
 				t.Errorf("%q and %q are both older", name, otherName)
 			}
 		}
+	}
+}
+
+// nobody is a copy without objects.
+type nobody struct{ Cache }
+
+func (nobody) Get(string, string) *object.Object { return nil }
+
+// A controller whose object went between the survey and the first event leaves its
+// parents to the others.
+func TestControllerThatWentUnseen(t *testing.T) {
+	h := NewHost(HostConfig{Declared: nobody{}})
+	h.contenders["ghost"] = contender{definition: Definition{Name: "ghost"}}
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	h.recount(queue)
+	if queue.Len() != 1 {
+		t.Fatalf("%d are looked at again", queue.Len())
+	}
+	found, _ := queue.Get()
+	if _, err := h.reconcile(t.Context(), t.Context(), found.Name); err != nil {
+		t.Fatal(err)
+	}
+	if len(h.contenders) > 0 {
+		t.Errorf("the others still give way to %v", h.contenders)
 	}
 }
 

@@ -19,15 +19,17 @@ type Rival struct {
 	// Kinds of children that both make, for messages.
 	Kinds []string
 
-	parents []Parent
+	parents   []Parent
+	finalizer string
 }
 
-// Claims says whether the rival acts for a parent.
+// Claims says whether the rival acts for a parent: it selects one that lives, or
+// has yet to finalize it.
 func (r *Rival) Claims(parent *object.Object) bool {
 	for i := range r.parents {
 		rule := &r.parents[i]
 		if rule.GroupKind() == parent.Key().GroupKind() {
-			return rule.Selects(parent)
+			return !parent.Terminating() && rule.Selects(parent) || HasFinalizer(parent, r.finalizer)
 		}
 	}
 	return false
@@ -67,7 +69,9 @@ func elders(mine contender, all map[string]contender) []Rival {
 		}
 		kinds := sharedChildren(&mine.definition, &other.definition)
 		if len(kinds) > 0 && shareParents(&mine.definition, &other.definition) {
-			found = append(found, Rival{Name: name, Kinds: kinds, parents: other.definition.Parents})
+			found = append(found, Rival{
+				Name: name, Kinds: kinds, parents: other.definition.Parents, finalizer: other.definition.Finalizer,
+			})
 		}
 	}
 	slices.SortFunc(found, func(a, b Rival) int {

@@ -8,9 +8,6 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
-// labelSet makes labels fit for a selector.
-func labelSet(l map[string]string) labels.Set { return l }
-
 // selectors finds the parents whose selector matches an object: an index by one
 // label value that the selector asks for. A selector that asks for none is tried
 // with every object.
@@ -77,7 +74,7 @@ func (s *selectors) matching(o *object.Object) []object.Key {
 			if parent.Namespace != "" && parent.Namespace != o.Namespace() {
 				continue
 			}
-			if s.known[parent].selector.Matches(labelSet(o.Labels())) {
+			if s.known[parent].selector.Matches(labels.Set(o.Labels())) {
 				found = append(found, parent)
 			}
 		}

@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,8 +31,11 @@ func (p *Pass) claim(ctx context.Context, managed bool) bool {
 			}
 			claimed, err := p.claimOne(ctx, kind, cache, candidate, managed, &alive)
 			switch {
-			case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+			case errors.Is(err, errStaleParent) || apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+				// A pass that went on would take a child that it has, or is about to
+				// have, for somebody else's.
 				p.again = true
+				return false
 			case err != nil:
 				p.fail(err)
 				return false
@@ -44,24 +48,31 @@ func (p *Pass) claim(ctx context.Context, managed bool) bool {
 	return true
 }
 
+// errStaleParent says that the parent is not what the cache has: gone, going, or
+// another one of its name. The event of that is on its way.
+var errStaleParent = errors.New("the parent is newer than the cache")
+
 // claimOne returns the candidate as the parent's child, or nil if it is not.
 func (p *Pass) claimOne(ctx context.Context, kind object.Kind, cache engine.Cache, candidate *object.Object, managed bool, alive *liveness) (*object.Object, error) {
 	switch adopt.Decide(p.Parent, candidate, p.Selector) {
 	case adopt.Own:
 		return candidate, nil
 	case adopt.Adopt:
-		if living, err := alive.check(ctx, p); err != nil || !living {
+		living, err := alive.check(ctx, p)
+		if err != nil {
 			return nil, err
+		}
+		if !living {
+			return nil, errStaleParent
 		}
 		adopted, err := adopt.Adopted(p.Parent, candidate)
 		if err != nil {
 			return nil, fmt.Errorf("cannot adopt %q: %w", candidate, err)
 		}
-		written, err := p.Writer.Update(ctx, kind, adopted)
+		written, err := p.Update(ctx, cache, kind, adopted)
 		if err != nil {
 			return nil, fmt.Errorf("cannot adopt %q: %w", candidate, err)
 		}
-		p.wrote(cache, written)
 		return written, nil
 	case adopt.Release:
 		if !managed {
@@ -71,11 +82,9 @@ func (p *Pass) claimOne(ctx context.Context, kind object.Kind, cache engine.Cach
 		if err != nil {
 			return nil, fmt.Errorf("cannot release %q: %w", candidate, err)
 		}
-		written, err := p.Writer.Update(ctx, kind, released)
-		if err != nil {
+		if _, err := p.Update(ctx, cache, kind, released); err != nil {
 			return nil, fmt.Errorf("cannot release %q: %w", candidate, err)
 		}
-		p.wrote(cache, written)
 		return nil, nil
 	default:
 		return nil, nil

@@ -2,7 +2,6 @@ package syncer
 
 import (
 	"crypto/sha256"
-	"slices"
 	"sync"
 	"time"
 
@@ -27,8 +26,8 @@ type memories struct {
 	of map[object.Key]*memory
 }
 
-// memory is what is remembered of one parent. To lose it costs comparisons, and
-// nothing else.
+// memory is what is remembered of one parent. To lose it costs comparisons; what is
+// pending goes on to the Syncer that replaces this one (Syncer.Follow).
 type memory struct {
 	uid types.UID
 	// pending are writes that the caches have not shown yet.
@@ -37,8 +36,8 @@ type memory struct {
 	settled plan.Settled
 	// status is the status that was found or made right.
 	status statusMark
-	// elders are the controllers of which the parent was told that it is left to
-	// them.
+	// elders are the controllers to which the parent is left now, and of which it
+	// was told that.
 	elders []string
 	// waiting is since when children of an earlier parent are in the way.
 	waiting time.Time
@@ -66,16 +65,6 @@ type statusMark struct {
 	// resourceVersion of the parent that was last found to be right.
 	resourceVersion string
 	desired, kept   [sha256.Size]byte
-}
-
-// told reports whether the parent was told of an elder before, and notes that it
-// is now.
-func (m *memory) told(elder string) bool {
-	if slices.Contains(m.elders, elder) {
-		return true
-	}
-	m.elders = append(m.elders, elder)
-	return false
 }
 
 // waits says whether to wait silently for what is in the way to go.
@@ -129,6 +118,26 @@ func (m *memories) recall(parent *object.Object) *memory {
 		m.of[parent.Key()] = known
 	}
 	return known
+}
+
+// follow takes over the writes that the caches have not shown yet. Of each cache
+// instead returns the one that is read now, nil if its kind is not any more.
+func (m *memories) follow(before *memories, instead func(engine.Cache) engine.Cache) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before.mu.Lock()
+	defer before.mu.Unlock()
+	for parent, known := range before.of {
+		var left []pending
+		for _, write := range known.pending {
+			if write.cache = instead(write.cache); write.cache != nil && !write.seen() {
+				left = append(left, write)
+			}
+		}
+		if len(left) > 0 {
+			m.of[parent] = &memory{uid: known.uid, pending: left}
+		}
+	}
 }
 
 func (m *memories) forget(parent object.Key) {

@@ -36,10 +36,6 @@ func (e *hookError) Unwrap() error { return e.err }
 // thousands.
 const toldProblems = 10
 
-// Note notes what went wrong, for a pass that goes on nevertheless: the user
-// hears of it, and the parent is tried again.
-func (p *Pass) Note(problem error) { p.fail(problem) }
-
 // fail notes what went wrong.
 func (p *Pass) fail(err error) { p.problems = append(p.problems, err) }
 

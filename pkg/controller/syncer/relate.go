@@ -11,7 +11,6 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
 	"github.com/metacontroller-solo/solo/pkg/controller/related"
-	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -21,9 +20,8 @@ const customizeAge = 20 * time.Minute
 
 // customized is the answer of the customize hook about one state of a parent. The
 // hook is shown nothing but that state and the object that declares the
-// controller, which is the same for the life of a Syncer. So the answer holds
-// until the parent changes in any way, be it by the status that a pass wrote. An
-// answer that was of no use is not remembered.
+// controller. So the answer holds until one of them changes in any way, be it by
+// the status that a pass wrote. An answer that was of no use is not remembered.
 type customized struct {
 	// declared is the object that declares the controller, which the hook was
 	// shown too.
@@ -124,10 +122,7 @@ func (p *Pass) askCustomize(ctx context.Context) ([]v1alpha1.RelatedResourceRule
 		return nil, &hookError{hook.Customize, fmt.Errorf("%s hook at %s %w", hook.Customize, asked.Caller.URL(), err)}
 	}
 	response, notes, err := asked.Codec.DecodeCustomize(answer)
-	for _, note := range notes {
-		p.Log.V(4).Info("Field in the answer of a hook is not known", logging.KeyHook, hook.Customize.String(),
-			logging.KeyParent, p.Parent.Key().String(), logging.KeyPath, note.Path, "problem", note.Problem)
-	}
+	p.logUnknown(hook.Customize, notes)
 	if err != nil {
 		return nil, p.badRules(err)
 	}
@@ -135,7 +130,7 @@ func (p *Pass) askCustomize(ctx context.Context) ([]v1alpha1.RelatedResourceRule
 }
 
 func (p *Pass) badRules(err error) error {
-	return &hookError{hook.Customize, fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", hook.Customize, p.Hooks.Customize.Caller.URL(), err)}
+	return unusable(hook.Customize, p.Hooks.Customize, err)
 }
 
 // lookUp finds the kinds that the rules name. It costs no call of the API server

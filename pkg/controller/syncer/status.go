@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -100,7 +101,10 @@ func (p *pruning) learn(kind schema.GroupKind, asked map[string]any, came any, n
 		if p.dropped[kind] == nil {
 			p.dropped[kind] = map[string]time.Time{}
 		}
-		if len(p.dropped[kind]) < maxDropped {
+		if len(p.dropped[kind]) >= maxDropped {
+			maps.DeleteFunc(p.dropped[kind], func(_ string, at time.Time) bool { return now.Sub(at) >= pruneMemory })
+		}
+		if _, known := p.dropped[kind][field]; known || len(p.dropped[kind]) < maxDropped {
 			p.dropped[kind][field] = now
 		}
 	}

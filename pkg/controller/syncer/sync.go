@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 
 	"github.com/metacontroller-solo/solo/pkg/controller/apply"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/controller/hook/wire"
 	"github.com/metacontroller-solo/solo/pkg/controller/plan"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -35,6 +37,17 @@ func New(deps Deps) *Syncer {
 	s := &Syncer{Deps: deps, memories: memories{of: map[object.Key]*memory{}}}
 	s.declared.Store(deps.Declared)
 	return s
+}
+
+// Follow takes over from the Syncer that it replaces what the caches have not
+// shown yet of its writes. It is called before the first Sync, and after the last
+// one of the other.
+func (s *Syncer) Follow(replaced engine.Syncer) {
+	before, ok := replaced.(*Syncer)
+	if !ok {
+		return
+	}
+	s.memories.follow(&before.memories, s.Caches.InsteadOf(before.Caches))
 }
 
 // Redeclare gives the object that declares the controller to later passes.
@@ -100,7 +113,7 @@ func (p *Pass) run(ctx context.Context) {
 		p.forget(p.Parent.Key())
 		return
 	}
-	if p.Mode == ModeSync && p.givesWay() {
+	if (p.Mode == ModeSync || p.Mode == ModeFinalize) && p.givesWay() {
 		p.Caches.Related.Forget(p.Parent.Key())
 		return
 	}
@@ -154,23 +167,25 @@ func (p *Pass) Releases() bool {
 func (p *Pass) givesWay() bool {
 	elders := p.elders.Load()
 	if elders == nil {
+		p.memory.elders = nil
 		return false
 	}
-	var gives bool
+	var claim []string
 	for i := range *elders {
 		elder := &(*elders)[i]
 		if !elder.Claims(p.Parent) {
 			continue
 		}
-		gives = true
-		if p.memory.told(elder.Name) {
+		claim = append(claim, elder.Name)
+		if slices.Contains(p.memory.elders, elder.Name) {
 			continue
 		}
 		p.Events.Warning(p.Parent, engine.ReasonSyncError, fmt.Sprintf(
 			"%s %q leaves this parent to %s %q, which is older and makes %s for it too: each would delete what the other makes; give one of them another labelSelector",
 			p.Definition.Kind, p.Definition.Name, p.Definition.Kind, elder.Name, strings.Join(elder.Kinds, ", ")))
 	}
-	return gives
+	p.memory.elders = claim
+	return len(claim) > 0
 }
 
 // settleFinalizer puts the finalizer on, or takes off one that no hook needs. It
@@ -236,10 +251,7 @@ func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) 
 		return nil, fmt.Errorf("%s hook at %s %w", which, asked.Caller.URL(), err)
 	}
 	response, notes, err := asked.Codec.DecodeResponse(request, answer)
-	for _, note := range notes {
-		p.Log.V(4).Info("Field in the answer of a hook is not known", logging.KeyController, p.Definition.QueueName(),
-			logging.KeyHook, which.String(), logging.KeyParent, parent.Key().String(), logging.KeyPath, note.Path, "problem", note.Problem)
-	}
+	p.logUnknown(which, notes)
 	if err != nil {
 		return nil, p.Unusable(err)
 	}
@@ -258,7 +270,19 @@ func (p *Pass) asked() (hook.Call, *Hook) {
 // Unusable is the error of an answer that is wrong, and says whose it is.
 func (p *Pass) Unusable(err error) error {
 	which, asked := p.asked()
-	return fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", which, asked.Caller.URL(), err)
+	return unusable(which, asked, err)
+}
+
+func unusable(which hook.Call, asked *Hook, err error) error {
+	return &hookError{which, fmt.Errorf("%s hook at %s gave an answer that cannot be used: %w", which, asked.Caller.URL(), err)}
+}
+
+// logUnknown tells of fields that an answer has and nobody knows.
+func (p *Pass) logUnknown(which hook.Call, notes []wire.Note) {
+	for _, note := range notes {
+		p.Log.V(4).Info("Field in the answer of a hook is not known", logging.KeyController, p.Definition.QueueName(),
+			logging.KeyHook, which.String(), logging.KeyParent, p.Parent.Key().String(), logging.KeyPath, note.Path, "problem", note.Problem)
+	}
 }
 
 // writeChildren brings the children to what the hook wants. It reports whether
@@ -266,7 +290,7 @@ func (p *Pass) Unusable(err error) error {
 func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
 	made, err := plan.Make(p.PlanInput())
 	if err != nil {
-		p.fail(err)
+		p.fail(p.Unusable(err))
 		return false, false
 	}
 	result := apply.Run(ctx, p.Writer, made, parallelWrites)
@@ -303,7 +327,8 @@ func (p *Pass) problem(step plan.Step) {
 	case step.Reason == plan.Undeclared && len(p.Definition.Missing) > 0:
 		p.fail(fmt.Errorf("%s (the API server does not serve these that are declared: %s)", step.Message, strings.Join(p.Definition.Missing, ", ")))
 	default:
-		p.fail(errors.New(step.Message))
+		which, _ := p.asked()
+		p.fail(&hookError{which, errors.New(step.Message)})
 	}
 }
 

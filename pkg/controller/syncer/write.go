@@ -9,7 +9,7 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
-// What a policy writes that is neither the parent nor a child goes through these,
+// What a pass writes beside the parent and the steps of a plan goes through these,
 // so that no later pass acts on a cache that does not show it. The errors are the
 // Writer's.
 
