@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"sync"
@@ -55,9 +56,9 @@ func (s *sample) recordPods(selector string) *podRecorder {
 		s.t.Fatal(err)
 	}
 	watcher, err := watchtools.NewRetryWatcherWithContext(s.t.Context(), list.ResourceVersion, &cache.ListWatch{
-		WatchFunc: func(options metav1.ListOptions) (watch.Interface, error) {
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = selector
-			return pods.Watch(s.t.Context(), options)
+			return pods.Watch(ctx, options)
 		},
 	})
 	if err != nil {

@@ -146,32 +146,36 @@ func TestServer(t *testing.T) {
 		ended <- end{code, err}
 	}()
 	url := "http://127.0.0.1:" + <-said
-	post := func(path, body, code string) (*http.Response, string, error) {
+	type answer struct {
+		code         int
+		method, text string
+	}
+	post := func(path, body, code string) (answer, error) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+path, strings.NewReader(body))
 		if err != nil {
-			return nil, "", err
+			return answer{}, err
 		}
 		request.Header.Set("X-Code", code)
 		response, err := http.DefaultClient.Do(request)
 		if err != nil {
-			return nil, "", err
+			return answer{}, err
 		}
 		defer response.Body.Close()
 		content, err := io.ReadAll(response.Body)
-		return response, string(content), err
+		return answer{response.StatusCode, response.Header.Get("X-Method"), string(content)}, err
 	}
 	var posts sync.WaitGroup
 	for range 20 {
 		posts.Go(func() {
-			response, content, err := post("/a?b=c", "grüße", "418")
-			if err != nil || response.StatusCode != http.StatusTeapot || response.Header.Get("X-Method") != http.MethodPost || content != "/a?b=c grüße" {
-				t.Errorf("%v, %v, %q", response, err, content)
+			got, err := post("/a?b=c", "grüße", "418")
+			if want := (answer{http.StatusTeapot, http.MethodPost, "/a?b=c grüße"}); err != nil || got != want {
+				t.Errorf("%+v, %v", got, err)
 			}
 		})
 	}
 	posts.Wait()
-	if response, content, err := post("/drop", "", ""); err == nil {
-		t.Errorf("a destroyed request has the answer %v %q", response.Status, content)
+	if got, err := post("/drop", "", ""); err == nil {
+		t.Errorf("a destroyed request has the answer %+v", got)
 	}
 	signals <- syscall.SIGTERM
 	if e := <-ended; e.code != 7 || e.err != nil || <-said != "closed" {

@@ -322,6 +322,7 @@ func TestStatefulSet(t *testing.T) {
 		}
 		last = next
 	}
+	w.untilLog("set-0", "up")
 	trace, err := os.ReadFile(file)
 	if err != nil || strings.TrimSpace(string(trace)) != "start\nend\nstart\nend\nstart\nend\nstart" {
 		t.Errorf("trace %q, %v", trace, err)

@@ -95,6 +95,10 @@ func whoAmI() (string, error) {
 	return review.Status.UserInfo.Username + " at " + config.Host, nil
 }
 
+// quietTime is how long a server that is to end has no request before it does: what sends requests to it
+// learns of that later than it does itself.
+const quietTime = 2 * time.Second
+
 // serve answers with its Pod's name, and on /health with the last status that was set by /set?status=.
 func serve(address string) error {
 	status := atomic.Int64{}
@@ -103,7 +107,14 @@ func serve(address string) error {
 		status.Store(int64(s))
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, os.Getenv("HOSTNAME")) })
+	asked := make(chan struct{}, 1)
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		_, _ = io.WriteString(w, os.Getenv("HOSTNAME"))
+	})
 	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) })
 	mux.HandleFunc("/set", func(_ http.ResponseWriter, r *http.Request) {
 		s, _ := strconv.Atoi(r.FormValue("status"))
@@ -112,14 +123,22 @@ func serve(address string) error {
 	server := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
+	ended := make(chan error, 1)
 	go func() {
 		<-signals
-		_ = server.Close()
+		for quiet := false; !quiet; {
+			select {
+			case <-asked:
+			case <-time.After(quietTime):
+				quiet = true
+			}
+		}
+		ended <- server.Shutdown(context.Background())
 	}()
 	if err := server.ListenAndServe(); err != http.ErrServerClosed {
 		return err
 	}
-	return nil
+	return <-ended
 }
 
 // world is what a test has: a namespace of its own, an administrator and the nodes that it starts.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -132,7 +132,7 @@ func (w *Writer) HandOver(ctx context.Context, kind object.Kind, observed *objec
 // hook may have written "../secrets/x".
 func checkPath(o *object.Object) error {
 	for field, name := range map[string]string{"metadata.name": o.Name(), "metadata.namespace": o.Namespace()} {
-		if wrong := path.IsValidPathSegmentName(name); len(wrong) > 0 {
+		if wrong := content.IsPathSegmentName(name); len(wrong) > 0 {
 			return apierrors.NewBadRequest(fmt.Sprintf("%s %q %s", field, name, wrong[0]))
 		}
 	}

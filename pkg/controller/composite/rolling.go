@@ -238,7 +238,7 @@ func (r *rollout) store(ctx context.Context, pass *syncer.Pass, writes []revisio
 			if apierrors.IsNotFound(err) {
 				// Not a change that an event will tell of.
 				return fmt.Errorf("cannot create ControllerRevision %q; is there the namespace %q? %s",
-					write.Create.Key().Path(), write.Create.Namespace(), err)
+					write.Create.Key().Path(), write.Create.Namespace(), err.Error())
 			}
 			if err != nil {
 				return fmt.Errorf("cannot create ControllerRevision %q: %w", write.Create.Key().Path(), err)

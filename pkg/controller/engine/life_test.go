@@ -101,7 +101,7 @@ func (p *parents) SetFinalizers(_ context.Context, _ object.Kind, o *object.Obje
 }
 
 func TestRelease(t *testing.T) {
-	make := func(name, uid, finalizers string) *object.Object {
+	parent := func(name, uid, finalizers string) *object.Object {
 		o, err := object.FromJSON(fmt.Appendf(nil, `{"apiVersion":"demo/v1","kind":"Thing","metadata":{"namespace":"ns","name":%q,"uid":%q,"finalizers":[%s]}}`, name, uid, finalizers))
 		if err != nil {
 			t.Fatal(err)
@@ -111,14 +111,14 @@ func TestRelease(t *testing.T) {
 	api := &parents{
 		conflicts: map[string]int{"busy": 2, "hopeless": 100},
 		lives: map[string]*object.Object{
-			"plain": make("plain", "1", `"fin","other"`), "none": make("none", "2", `"other"`),
-			"busy": make("busy", "3", `"fin"`), "again": make("again", "new", `"fin"`),
-			"done": make("done", "5", `"other"`), "broken": make("broken", "6", `"fin"`), "hopeless": make("hopeless", "7", `"fin"`),
+			"plain": parent("plain", "1", `"fin","other"`), "none": parent("none", "2", `"other"`),
+			"busy": parent("busy", "3", `"fin"`), "again": parent("again", "new", `"fin"`),
+			"done": parent("done", "5", `"other"`), "broken": parent("broken", "6", `"fin"`), "hopeless": parent("hopeless", "7", `"fin"`),
 		},
 		broken: map[string]bool{"broken": true},
 		listed: []*object.Object{
-			make("plain", "1", `"fin","other"`), make("none", "2", `"other"`), make("busy", "3", `"fin"`),
-			make("again", "old", `"fin"`), make("gone", "4", `"fin"`), make("broken", "6", `"fin"`), make("hopeless", "7", `"fin"`),
+			parent("plain", "1", `"fin","other"`), parent("none", "2", `"other"`), parent("busy", "3", `"fin"`),
+			parent("again", "old", `"fin"`), parent("gone", "4", `"fin"`), parent("broken", "6", `"fin"`), parent("hopeless", "7", `"fin"`),
 		},
 	}
 	absent := thing

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/labels"
@@ -79,7 +79,7 @@ func check(at string, raw *v1alpha1.RelatedResourceRule, kind object.Kind, viewe
 		refuse("namespaceSelector", "must not be there in the answer of a v1 hook for a namespaced parent, which sees its own namespace only; use version v2")
 	}
 	if byNamespace {
-		switch bad := path.IsValidPathSegmentName(raw.Namespace); {
+		switch bad := content.IsPathSegmentName(raw.Namespace); {
 		case len(bad) > 0:
 			refuse("namespace", "is no namespace: "+strings.Join(bad, ", "))
 		case !kind.Namespaced:
@@ -90,7 +90,7 @@ func check(at string, raw *v1alpha1.RelatedResourceRule, kind object.Kind, viewe
 	}
 	for i, name := range raw.Names {
 		at := "names[" + strconv.Itoa(i) + "]"
-		switch bad := path.IsValidPathSegmentName(name); {
+		switch bad := content.IsPathSegmentName(name); {
 		case name == "":
 			refuse(at, "is empty")
 		case strings.Contains(name, "/"):

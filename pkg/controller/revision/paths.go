@@ -50,7 +50,7 @@ func ParsePaths(declared []string) (Paths, error) {
 		}
 		all = append(all, path)
 	}
-	slices.SortFunc(all, func(a, b Path) int { return slices.Compare(a, b) })
+	slices.SortFunc(all, slices.Compare)
 	// A path sorts before what is part of it.
 	kept := all[:0]
 	for _, path := range all {

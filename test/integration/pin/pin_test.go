@@ -184,9 +184,11 @@ func TestPin(t *testing.T) {
 		kit.Eventually(c, patience, func() error {
 			return refusedBy(c.Delete(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: crdName}}, client.DryRunAll), "protected")
 		})
-		c.must(c.try(c.pod("stranger", "nginx")))
+		// A policy with parameters fails closed until the API server has listed
+		// them, a moment after it knows of the policy.
+		kit.Eventually(c, patience, func() error { return c.try(c.pod("stranger", "nginx")) })
+		kit.Eventually(c, patience, func() error { return c.try(c.deployment("stranger", "nginx")) })
 		c.must(c.try(c.pod("instance", image)))
-		c.must(c.try(c.deployment("stranger", "nginx")))
 	})
 
 	step("the CRD fills in the default match and refuses what cannot work", func(c *cluster) {

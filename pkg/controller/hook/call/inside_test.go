@@ -164,7 +164,7 @@ func checkHeader(t interface{ Fatalf(string, ...any) }, first, second string) {
 func TestIdentityOfCredentials(t *testing.T) {
 	texts := rapid.StringMatching(`[a-c]{1,2}`)
 	rapid.Check(t, func(rt *rapid.T) {
-		make := func(name string) (string, [32]byte) {
+		draw := func(name string) (string, [32]byte) {
 			user, password := texts.Draw(rt, name+" user"), texts.Draw(rt, name+" password")
 			ref := Reference{Kind: KindSecret, Namespace: "ns", Name: "auth"}
 			checked, err := checkConnection("webhook", v1alpha1.ConnectionConfig{BasicAuth: &v1alpha1.BasicAuth{SecretRef: v1alpha1.SecretReference{Namespace: "ns", Name: "auth"}}})
@@ -177,8 +177,8 @@ func TestIdentityOfCredentials(t *testing.T) {
 			}
 			return user + ":" + password, made.identity
 		}
-		one, first := make("first")
-		two, second := make("second")
+		one, first := draw("first")
+		two, second := draw("second")
 		if (one == two) != (first == second) {
 			rt.Fatalf("%s and %s have identities %x and %x", one, two, first, second)
 		}
