@@ -124,6 +124,31 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
+// The name of a controller is in its finalizer, which has less room.
+func TestNamesThatTheFinalizerHasNoRoomFor(t *testing.T) {
+	const finalizeHook = "hooks: {finalize: " + hookURL + "}\n"
+	for _, c := range []struct {
+		hooks  string
+		length int
+		says   string
+	}{
+		{finalizeHook, 44, "metadata.name has 44 characters, and with spec.hooks.finalize it may have 43"},
+		{finalizeHook, 43, ""},
+		{syncHook, 200, ""},
+	} {
+		content := declared(t, parentThing+c.hooks).Content()
+		content["metadata"].(map[string]any)["name"] = strings.Repeat("n", c.length)
+		o, err := object.FromContent(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = builder().Build(t.Context(), o)
+		if invalid := (*engine.InvalidError)(nil); (err != nil) != (c.says != "") || err != nil && (!errors.As(err, &invalid) || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%d characters with %s: %v", c.length, c.hooks, err)
+		}
+	}
+}
+
 func TestBuild(t *testing.T) {
 	accepted := []struct{ reason, spec string }{
 		{"least", parentThing + syncHook},

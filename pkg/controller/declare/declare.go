@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 
 	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
@@ -145,11 +146,21 @@ func (t *Tools) Period(seconds *int32) time.Duration {
 	return t.ResyncPeriod
 }
 
+// maxFinalizerName is how long what follows the domain of a finalizer may be: see
+// k8s.io/apimachinery/pkg/util/validation.IsQualifiedName.
+const maxFinalizerName = 63
+
 // CheckHooks finds out whether the hooks of a definition can be called, while a
 // controller that runs still does.
 func (t *Tools) CheckHooks(definition *engine.Definition) error {
 	if definition.Hooks.Sync == nil && definition.Hooks.Finalize == nil {
 		return Invalid("spec.hooks has neither sync nor finalize, so there is nothing to do")
+	}
+	if definition.Hooks.Finalize != nil && len(validation.IsQualifiedName(definition.Finalizer)) > 0 {
+		// No parent could be synced: each needs the finalizer first.
+		longest := maxFinalizerName - (len(definition.Finalizer) - len(engine.FinalizerDomain) - len(definition.Name))
+		return Invalid("metadata.name has %d characters, and with spec.hooks.finalize it may have %d: it is part of the finalizer %q; give the controller a shorter name",
+			len(definition.Name), longest, definition.Finalizer)
 	}
 	hooks, err := t.Hooks(definition)
 	if err != nil {

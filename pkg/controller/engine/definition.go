@@ -239,4 +239,7 @@ const (
 	Behind
 	// Wait: the hook asked to be left alone for Outcome.After.
 	Wait
+	// Gone: there is no such parent, or it is not the controller's. Nothing but an
+	// event brings it back.
+	Gone
 )

@@ -424,6 +424,11 @@ func (h *Host) settle(ctx context.Context, name string) error {
 		return nil
 	}
 	if err := result.err(); err != nil {
+		if left.Claims = h.served(ctx, left.Claims); len(left.Parents) == 0 {
+			// The kinds went after the controller, and the rights to them as well.
+			done()
+			return nil
+		}
 		h.Events.Warning(left.declared, ReasonSyncError, fmt.Sprintf("Controller %q: %v; trying again", name, err))
 		return fmt.Errorf("cannot release the parents of %q: %w", name, err)
 	}
@@ -433,6 +438,17 @@ func (h *Host) settle(ctx context.Context, name string) error {
 		h.Log.Info("Took the finalizer off parents", logging.KeyName, name, logging.KeyCount, result.parents)
 	}
 	return nil
+}
+
+// served are the claims on kinds that the API server may still serve. One that
+// it does not has no objects either, and to list it fails for ever where the
+// right to do so is gone too: that is asked for first.
+func (h *Host) served(ctx context.Context, claims Claims) Claims {
+	claims.Parents = slices.DeleteFunc(slices.Clone(claims.Parents), func(kind object.Kind) bool {
+		_, absent, err := h.Lookup(ctx, kind.APIVersion(), kind.Resource)
+		return err != nil && absent
+	})
+	return claims
 }
 
 // keeps says whether an object wants the finalizers kept. One that was moved out

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
@@ -262,5 +263,94 @@ func TestGuardedHandler(t *testing.T) {
 	guarded(log, func(_, _ *object.Object, _ bool) { panic("boom") })(o, nil, false)
 	if len(lines) != 1 || !strings.Contains(lines[0], "boom") || !strings.Contains(lines[0], "ns/a") {
 		t.Errorf("the log is %q", lines)
+	}
+}
+
+// forbidding is an API server that answers a question for what it does not serve
+// like one for what it does, to somebody without the right.
+type forbidding struct {
+	API
+	asked int
+}
+
+func (f *forbidding) ListMetadata(context.Context, object.Kind, func(*object.Object)) error {
+	f.asked++
+	return apierrors.NewForbidden(things, "", errors.New("no right"))
+}
+
+func (*forbidding) Get(context.Context, object.Kind, string, string) (*object.Object, error) {
+	return nil, apierrors.NewNotFound(things, "a")
+}
+
+type events []string
+
+func (e *events) Normal(_ *object.Object, reason, message string) {
+	*e = append(*e, reason+": "+message)
+}
+func (e *events) Warning(_ *object.Object, reason, message string) {
+	*e = append(*e, reason+": "+message)
+}
+
+// A controller, its rights and the kind of its parents go in one command.
+func TestLeftoversOfAKindThatIsGone(t *testing.T) {
+	var told events
+	api := &forbidding{}
+	served := true
+	h := NewHost(HostConfig{API: api, Events: &told, Lookup: func(context.Context, string, string) (object.Kind, bool, error) {
+		if served {
+			return thing, false, nil
+		}
+		return object.Kind{}, true, errors.New("not served")
+	}})
+	h.leave("cc", leftover{Claims: Claims{Finalizer: "fin", Parents: []object.Kind{thing}}, declared: build(t, thing, "", "")})
+	if err := h.settle(t.Context(), "cc"); err == nil || len(told) != 1 || !strings.Contains(told[0], "no right") {
+		t.Errorf("while the kind is served: %v, events %q", err, told)
+	}
+	served = false
+	if err := h.settle(t.Context(), "cc"); err != nil || len(told) != 1 {
+		t.Errorf("once it is not: %v, events %q", err, told)
+	}
+	if err := h.settle(t.Context(), "cc"); err != nil || api.asked != 2 {
+		t.Errorf("later: %v after %d requests", err, api.asked)
+	}
+}
+
+// adds is a queue that notes what is added.
+type adds struct {
+	priorityqueue.PriorityQueue[object.Key]
+	after []time.Duration
+}
+
+func (a *adds) AddWithOpts(o priorityqueue.AddOpts, _ ...object.Key) {
+	a.after = append(a.after, o.After)
+}
+
+type verdict struct {
+	Syncer
+	outcome Outcome
+}
+
+func (v *verdict) Sync(context.Context, object.Key) Outcome { return v.outcome }
+
+// A parent that is gone is not resynced: the queue would fill with all that ever
+// were.
+func TestResyncs(t *testing.T) {
+	for _, c := range []struct {
+		reason  string
+		outcome Outcome
+		want    bool
+	}{
+		{"a pass that went well", Outcome{Verdict: Done}, true},
+		{"no such parent", Outcome{Verdict: Gone}, false},
+	} {
+		queue := &adds{}
+		r := &run{
+			definition: Definition{ResyncPeriod: time.Second}, syncer: &verdict{outcome: c.outcome}, queue: queue, backoff: newBackoff(),
+			busy: workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
+		}
+		result, err := r.reconcile(t.Context(), thing.Key("ns", "a"))
+		if err != nil || result.RequeueAfter != 0 || (len(queue.after) > 0) != c.want {
+			t.Errorf("%s: %+v, %v, resyncs %v", c.reason, result, err, queue.after)
+		}
 	}
 }

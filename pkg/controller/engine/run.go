@@ -294,6 +294,10 @@ func (r *run) reconcile(ctx context.Context, key object.Key) (reconcile.Result, 
 			r.queue.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: &low}, key)
 		}
 		return reconcile.Result{}, nil
+	case Gone:
+		// A resync would come back for ever, for every parent that there ever was.
+		r.backoff.reset(key)
+		return reconcile.Result{}, nil
 	case Again:
 		return reconcile.Result{Requeue: true}, nil //nolint:staticcheck // The back-off without an error is what is wanted.
 	case Behind:

@@ -73,6 +73,9 @@ func (p *Pass) outcome(ctx context.Context) engine.Outcome {
 		return engine.Outcome{Verdict: engine.Again}
 	}
 	p.memory.recovered()
+	if p.Mode == ModeIgnore {
+		return engine.Outcome{Verdict: engine.Gone}
+	}
 	return engine.Outcome{Verdict: engine.Done, After: p.after}
 }
 

@@ -64,12 +64,12 @@ func (s *Syncer) Sync(ctx context.Context, key object.Key) (outcome engine.Outco
 	rule := s.Definition.Parent(key.GroupKind())
 	cache := s.Caches.Parents[key.GroupKind()]
 	if rule == nil || cache == nil {
-		return engine.Outcome{Verdict: engine.Done}
+		return engine.Outcome{Verdict: engine.Gone}
 	}
 	parent := cache.Get(key.Namespace, key.Name)
 	if parent == nil {
 		s.forget(key)
-		return engine.Outcome{Verdict: engine.Done}
+		return engine.Outcome{Verdict: engine.Gone}
 	}
 	pass := &Pass{Syncer: s, Declared: s.declared.Load(), Rule: rule, Parent: parent, memory: s.memories.recall(parent)}
 	defer func() {

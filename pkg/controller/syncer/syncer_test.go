@@ -375,3 +375,18 @@ func TestChildrenOfAPredecessor(t *testing.T) {
 		t.Error("a child that does not go is not told")
 	}
 }
+
+// What is not there, or not the controller's, needs no other look.
+func TestParentsThatAreGone(t *testing.T) {
+	kind := object.Kind{GroupVersionKind: schema.GroupVersionKind{Group: "demo", Version: "v1", Kind: "Thing"}, Resource: "things"}
+	for reason, there := range map[string]*object.Object{"gone": nil, "not selected": parent(t, "")} {
+		s := New(Deps{
+			Definition: engine.Definition{Hooks: engine.Hooks{Sync: &v1alpha1.Hook{}}, Parents: []engine.Parent{{Kind: kind, Selector: labels.Nothing()}}},
+			Caches:     engine.Caches{Parents: map[schema.GroupKind]engine.Cache{kind.GroupKind(): one{object: there}}},
+			Clock:      clock.RealClock{},
+		})
+		if got := s.Sync(t.Context(), kind.Key("", "a")); got.Verdict != engine.Gone || len(s.memories.of) != 0 {
+			t.Errorf("%s: %+v with %d memories", reason, got, len(s.memories.of))
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -161,6 +162,10 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	return c, c.startServices(ctx)
 }
 
+// connectTimeout is how long the API server of a cluster that runs may take to
+// take a connection.
+const connectTimeout = 5 * time.Second
+
 // Connect returns the cluster that another process runs with its data in dir.
 // Stop does nothing to it.
 func Connect(dir string) (*Cluster, error) {
@@ -180,7 +185,12 @@ func Connect(dir string) (*Cluster, error) {
 	if c.config, err = clientcmd.BuildConfigFromFlags("", path); err != nil {
 		return nil, fmt.Errorf("cannot find a cluster in folder %q; start one with \"make run\" first: %w", dir, err)
 	}
-	return c, nil
+	// The data of a cluster that was stopped stays.
+	connection, err := net.DialTimeout("tcp", strings.TrimPrefix(c.config.Host, "https://"), connectTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster in folder %q does not run; start it with \"make run\" first: %w", dir, err)
+	}
+	return c, connection.Close()
 }
 
 // say reports progress.

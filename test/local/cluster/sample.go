@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
+	"path/filepath"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,6 +29,9 @@ func SampleFolder(name string) string { return path.Join("config/samples", name)
 // hook server is ready. One thing differs: there is no cluster DNS here, so the
 // hooks' URLs have the Service's address in the place of its name.
 func (c *Cluster) InstallSample(ctx context.Context, name string) error {
+	if _, err := os.Stat(filepath.Join(c.Root, SampleFolder(name), "kustomization.yaml")); err != nil || name != path.Base(name) {
+		return errors.New("config/samples has no sample of that name; docs/samples.md lists them")
+	}
 	manifests, err := c.Kustomize(ctx, SampleFolder(name))
 	if err != nil {
 		return err
