@@ -11,7 +11,6 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
 	"github.com/metacontroller-solo/solo/pkg/controller/revision"
-	"github.com/metacontroller-solo/solo/pkg/controller/syncer"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -29,32 +28,13 @@ func (b *Builder) Build(ctx context.Context, declared *object.Object) (*engine.C
 	if err != nil {
 		return nil, err
 	}
-	if err := b.CheckHooks(&definition); err != nil {
+	policy := policy{generated: definition.GenerateSelector}
+	controller, err := b.Controller(definition, declared, hook.Composite, policy)
+	if err != nil {
 		return nil, err
 	}
-	policy := policy{generated: definition.GenerateSelector}
-	return &engine.Controller{
-		Definition: definition,
-		Selector:   policy.selectorOrNone,
-		Start: func(caches engine.Caches) (engine.Syncer, error) {
-			hooks, err := b.Hooks(&definition)
-			if err != nil {
-				return nil, err
-			}
-			return syncer.New(syncer.Deps{
-				Definition: definition,
-				Declared:   declared,
-				Flavor:     hook.Composite,
-				Policy:     policy,
-				Caches:     caches,
-				Hooks:      hooks,
-				Writer:     b.Writer,
-				Events:     b.Events,
-				Clock:      b.Clock,
-				Log:        b.Log,
-			}), nil
-		},
-	}, nil
+	controller.Selector = policy.selectorOrNone
+	return controller, nil
 }
 
 // define makes the plain data, with the resources that the spec names.

@@ -198,6 +198,34 @@ func (t *Tools) Hooks(definition *engine.Definition) (syncer.Hooks, error) {
 	return hooks, nil
 }
 
+// Controller makes the controller of a definition, if its hooks can be called.
+func (t *Tools) Controller(definition engine.Definition, declared *object.Object, flavor hook.Flavor, policy syncer.Policy) (*engine.Controller, error) {
+	if err := t.CheckHooks(&definition); err != nil {
+		return nil, err
+	}
+	return &engine.Controller{
+		Definition: definition,
+		Start: func(caches engine.Caches) (engine.Syncer, error) {
+			hooks, err := t.Hooks(&definition)
+			if err != nil {
+				return nil, err
+			}
+			return syncer.New(syncer.Deps{
+				Definition: definition,
+				Declared:   declared,
+				Flavor:     flavor,
+				Policy:     policy,
+				Caches:     caches,
+				Hooks:      hooks,
+				Writer:     t.Writer,
+				Events:     t.Events,
+				Clock:      t.Clock,
+				Log:        t.Log,
+			}), nil
+		},
+	}, nil
+}
+
 // Invalid is an error that only another spec mends.
 func Invalid(format string, arguments ...any) error {
 	return &engine.InvalidError{Err: fmt.Errorf(format, arguments...)}

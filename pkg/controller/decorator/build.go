@@ -14,7 +14,6 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/controller/declare"
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
-	"github.com/metacontroller-solo/solo/pkg/controller/syncer"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -32,30 +31,7 @@ func (b *Builder) Build(ctx context.Context, declared *object.Object) (*engine.C
 	if err != nil {
 		return nil, err
 	}
-	if err := b.CheckHooks(&definition); err != nil {
-		return nil, err
-	}
-	return &engine.Controller{
-		Definition: definition,
-		Start: func(caches engine.Caches) (engine.Syncer, error) {
-			hooks, err := b.Hooks(&definition)
-			if err != nil {
-				return nil, err
-			}
-			return syncer.New(syncer.Deps{
-				Definition: definition,
-				Declared:   declared,
-				Flavor:     hook.Decorator,
-				Policy:     policy{},
-				Caches:     caches,
-				Hooks:      hooks,
-				Writer:     b.Writer,
-				Events:     b.Events,
-				Clock:      b.Clock,
-				Log:        b.Log,
-			}), nil
-		},
-	}, nil
+	return b.Controller(definition, declared, hook.Decorator, policy{})
 }
 
 // define makes the plain data, with the resources that the spec names.

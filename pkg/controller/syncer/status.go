@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/metacontroller-solo/solo/pkg/controller/plan/merge"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -88,7 +89,7 @@ func (p *pruning) learn(kind schema.GroupKind, asked map[string]any, came any, n
 	defer p.mu.Unlock()
 	for field, value := range asked {
 		// Of one with an empty value it is no wonder.
-		if empty(value) {
+		if merge.Empty(value) {
 			continue
 		}
 		if _, there := kept[field]; there {
@@ -107,24 +108,6 @@ func (p *pruning) learn(kind schema.GroupKind, asked map[string]any, came any, n
 		if _, known := p.dropped[kind][field]; known || len(p.dropped[kind]) < maxDropped {
 			p.dropped[kind][field] = now
 		}
-	}
-}
-
-// empty says whether a kind may leave a value out though it knows the field.
-func empty(value any) bool {
-	switch value := value.(type) {
-	case nil:
-		return true
-	case bool:
-		return !value
-	case string:
-		return value == ""
-	case map[string]any:
-		return len(value) == 0
-	case []any:
-		return len(value) == 0
-	default:
-		return object.Equal(value, int64(0))
 	}
 }
 

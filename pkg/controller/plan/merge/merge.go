@@ -137,7 +137,7 @@ func with(fields map[string]any, key string, value any) map[string]any {
 // somebody else's, and stays when it is no longer desired.
 func forgets(last, desired map[string]any) bool {
 	for key, value := range last {
-		if empty(value) {
+		if Empty(value) {
 			continue // it is never taken from somebody else
 		}
 		now, ok := desired[key]

@@ -55,7 +55,7 @@ func mergeObject(at place, observed, last, desired map[string]any) (map[string]a
 			continue
 		}
 		now := observed[key]
-		if now == nil || empty(was) && !object.Equal(now, was) {
+		if now == nil || Empty(was) && !object.Equal(now, was) {
 			// Nothing is there, or somebody filled in what was applied empty.
 			continue
 		}
@@ -75,7 +75,7 @@ func mergeObject(at place, observed, last, desired map[string]any) (map[string]a
 		now := observed[key]
 		was, applied := last[key]
 		if now == nil {
-			if applied && empty(want) && object.Equal(was, want) {
+			if applied && Empty(want) && object.Equal(was, want) {
 				// It was applied, and the server leaves empty fields out.
 				continue
 			}
@@ -139,9 +139,6 @@ func remove(at place, observed, last any) (left any, changed bool) {
 	}
 }
 
-// Empty says whether the API server may leave a field out that has this value.
-func Empty(value any) bool { return empty(value) }
-
 // Alike says whether an observed value of a field is the desired one, in whatever
 // form the API server writes it: two texts of one number, or, where it is known
 // that quantities stand, of one quantity. Parent and key are the names of the two
@@ -150,8 +147,8 @@ func Alike(parent, key string, observed, desired any) bool {
 	return object.Equal(observed, desired) || samelyMeant(place{parent: parent, key: key}, observed, nil, desired)
 }
 
-// empty says whether the API server may leave a field out that has this value.
-func empty(value any) bool {
+// Empty says whether the API server may leave a field out that has this value.
+func Empty(value any) bool {
 	switch value := value.(type) {
 	case nil:
 		return true
@@ -169,7 +166,7 @@ func empty(value any) bool {
 		return len(value) == 0
 	case map[string]any:
 		for _, field := range value {
-			if !empty(field) {
+			if !Empty(field) {
 				return false
 			}
 		}
@@ -211,7 +208,7 @@ var filledInFields = map[string]bool{
 // controller fills in what is empty: a node, a port, a policy. To write it empty
 // again would change nothing, or be refused.
 func filledIn(at place, last, desired any) bool {
-	if last == nil || !empty(desired) || !object.Equal(last, desired) {
+	if last == nil || !Empty(desired) || !object.Equal(last, desired) {
 		return false
 	}
 	switch desired.(type) {
