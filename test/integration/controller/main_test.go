@@ -3,6 +3,7 @@
 package controller_test
 
 import (
+	"flag"
 	"path/filepath"
 	"testing"
 
@@ -12,7 +13,14 @@ import (
 	"github.com/metacontroller-solo/solo/test/kit"
 )
 
+// parallel is how many tests run at once: they wait more than they compute.
+const parallel = "6"
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", parallel); err != nil {
+		panic(err)
+	}
 	ctrl.SetLogger(logr.Discard())
 	policy, err := filepath.Abs("testdata/audit-policy.yaml")
 	if err != nil {
