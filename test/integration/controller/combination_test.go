@@ -538,16 +538,15 @@ func TestRollingByServerSideApply(t *testing.T) {
 			return nil
 		})
 		wait(parent, "v2", "v1", "v1")
+		// The change made them unready. While the first is, no other moves; one that
+		// is ready again after it had moved would let the next one go.
+		f.ready(gadget(parent, 1), "True")
+		f.ready(gadget(parent, 2), "True")
 		for i := range 3 {
 			f.ready(gadget(parent, i), "True")
 			want := []string{"v2", "v2", "v2"}
 			for j := i + 2; j < 3; j++ {
 				want[j] = "v1"
-			}
-			if i == 0 {
-				// The others have to be ready too before one of them moves.
-				f.ready(gadget(parent, 1), "True")
-				f.ready(gadget(parent, 2), "True")
 			}
 			wait(parent, want...)
 		}
