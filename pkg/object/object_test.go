@@ -236,7 +236,7 @@ func TestListItemsGetTheirType(t *testing.T) {
 	for _, in := range []string{"", "{}", `{"kind":"Pod","apiVersion":"v1"}`, `{"kind":"PodList","apiVersion":"v1","items":[null]}`,
 		`{"kind":"PodList","apiVersion":"v1","items":[7]}`, `{"kind":"PodList","apiVersion":"v1","items":[{}]}`,
 		`{"kind":"PodList","items":[{"metadata":{"name":"a"}}]}`, `{"kind":"PodList","apiVersion":"v1","items":[]}x`} {
-		if _, err := object.Reader{}.ListFromJSON([]byte(in)); err == nil {
+		if _, err := (object.Reader{}).ListFromJSON([]byte(in)); err == nil {
 			t.Errorf("%q is a list", in)
 		}
 	}
