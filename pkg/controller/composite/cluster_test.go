@@ -517,13 +517,6 @@ func (v view) Named(name string) []*object.Object {
 	return v.filter(func(o *object.Object) bool { return o.Name() == name })
 }
 
-func (v view) ByUID(uid types.UID) *object.Object {
-	for _, o := range v.filter(func(o *object.Object) bool { return o.UID() == uid }) {
-		return o
-	}
-	return nil
-}
-
 func (v view) ByOwner(uid types.UID) []*object.Object {
 	return v.filter(func(o *object.Object) bool { return object.ControlledBy(o, uid) })
 }

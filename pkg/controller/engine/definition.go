@@ -142,7 +142,6 @@ type Cache interface {
 	// Named and Select are as in related.Reader.
 	Named(name string) []*object.Object
 	Select(namespace string, selector labels.Selector) []*object.Object
-	ByUID(uid types.UID) *object.Object
 	ByOwner(uid types.UID) []*object.Object
 	Orphans(namespace string, selector labels.Selector) []*object.Object
 	List() []*object.Object

@@ -91,9 +91,6 @@ func TestOrphansAreAllFound(t *testing.T) {
 			if object.ControllerOf(o) == nil && (namespace == "" || o.Namespace() == namespace) && selector.Matches(labels.Set(o.Labels())) {
 				want[string(o.UID())] = true
 			}
-			if got := copied.ByUID(o.UID()); got != o {
-				rt.Fatalf("ByUID finds %v", got)
-			}
 			if got := copied.Get(o.Namespace(), o.Name()); got != o {
 				rt.Fatalf("Get finds %v", got)
 			}
