@@ -91,6 +91,10 @@ type HostConfig struct {
 	API API
 	// Workers of each controller.
 	Workers int
+	// Retire, if it is not nil, is called with the name of a queue when no
+	// controller has it any more, and before the first one of that name starts:
+	// what there is of it in metrics is of one that is gone.
+	Retire func(queue string)
 	Events  Recorder
 	Log     logr.Logger
 }
@@ -297,6 +301,7 @@ func (h *Host) replace(ctx, base context.Context, current *running, built *Contr
 		h.Events.Normal(declared, ReasonStarting, fmt.Sprintf("Starting controller %q.", name))
 	}
 	if current == nil {
+		h.retire(built.Definition.QueueName())
 		starting()
 	}
 	next, err := prepare(ctx, built, h.Open, h.Lookup)
@@ -340,6 +345,7 @@ func (h *Host) follow(ctx, base context.Context, current *running, declared *obj
 	if absent := (*AbsentError)(nil); errors.As(err, &absent) {
 		// Its caches would go on to look for the parents, more and more rarely.
 		h.stop(declared.Name(), current)
+		h.retire(current.definition.QueueName())
 		h.contend(declared.Name(), nil)
 		return
 	}
@@ -363,6 +369,7 @@ func (h *Host) remove(ctx context.Context, name string, current *running) error 
 		}
 		claims = current.definition.Claims()
 		h.stop(name, current)
+		h.retire(current.definition.QueueName())
 	case last == nil:
 		h.contend(name, nil)
 		return nil
@@ -543,6 +550,12 @@ func (h *Host) stop(name string, current *running) {
 	h.set(name, nil)
 	h.Events.Normal(current.declared, ReasonStopped, fmt.Sprintf("Stopped controller %q.", name))
 	h.Log.Info("Stopped controller", logging.KeyController, current.definition.QueueName())
+}
+
+func (h *Host) retire(queue string) {
+	if h.Retire != nil {
+		h.Retire(queue)
+	}
 }
 
 func (h *Host) stopAll() {
