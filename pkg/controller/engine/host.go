@@ -93,8 +93,8 @@ type HostConfig struct {
 	// controller has it any more, and before the first one of that name starts:
 	// what there is of it in metrics is of one that is gone.
 	Retire func(queue string)
-	Events  Recorder
-	Log     logr.Logger
+	Events Recorder
+	Log    logr.Logger
 }
 
 // Host runs the controllers that objects of one kind declare.

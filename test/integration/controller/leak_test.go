@@ -204,7 +204,9 @@ func leakHook() kit.Hook {
 }
 
 func leakEmpty() kit.Hook {
-	return kit.JSON(func(leakRequest) (object, error) { return object{"status": object{"ok": true}, "children": []object{}}, nil })
+	return kit.JSON(func(leakRequest) (object, error) {
+		return object{"status": object{"ok": true}, "children": []object{}}, nil
+	})
 }
 
 func leakTagged() kit.Hook {
