@@ -70,7 +70,9 @@ func (c *currentSeries) Gather() ([]*dto.MetricFamily, error) {
 	return withoutStale(families, running), err
 }
 
-// retire deletes the series of a queue that nobody uses.
+// retire deletes the series of a queue that nobody uses. A goroutine of the queue
+// that ends after its last worker may, if it is unlucky, make the one of its depth
+// again; that goes when the name is used the next time.
 func (c *currentSeries) retire(queue string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
