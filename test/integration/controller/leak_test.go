@@ -347,9 +347,12 @@ func (l *leaks) wave(first bool) {
 			slices.Reverse(objects)
 		}
 		for _, o := range objects {
+			kind := o.GetObjectKind().GroupVersionKind()
 			if err := l.client.Create(l.t.Context(), o); err != nil {
 				l.t.Fatalf("%s: %v", one.reason, err)
 			}
+			// The client has emptied it.
+			o.GetObjectKind().SetGroupVersionKind(kind)
 		}
 		l.starts++
 		lives = append(lives, now)
