@@ -70,15 +70,14 @@ func (c *currentSeries) Gather() ([]*dto.MetricFamily, error) {
 	return withoutStale(families, running), err
 }
 
-// retire deletes the series of a queue that nobody uses. A goroutine of the queue
-// that ends after its last worker may, if it is unlucky, make the one of its depth
-// again; that goes when the name is used the next time.
+// retire deletes the series of a queue that has ended. A goroutine of the queue that
+// ends after its last worker may, if it is unlucky, make the one of its depth again;
+// that is not shown, and the next queue of the name goes on with it.
 func (c *currentSeries) retire(queue string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.vectors) == 0 {
-		// Those of controller-runtime have series from the first queue on, and the
-		// hosts have a queue each before a controller has.
+		// Now this queue, and that of its host, have series in each of them.
 		c.findVectors()
 	}
 	for _, one := range c.vectors {

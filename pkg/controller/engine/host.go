@@ -89,9 +89,8 @@ type HostConfig struct {
 	API API
 	// Workers of each controller.
 	Workers int
-	// Retire, if it is not nil, is called with the name of a queue when no
-	// controller has it any more, and before the first one of that name starts:
-	// what there is of it in metrics is of one that is gone.
+	// Retire, if it is not nil, is called with the name of a queue after the
+	// controller that had it has ended, and none replaces it.
 	Retire func(queue string)
 	Events Recorder
 	Log    logr.Logger
@@ -263,7 +262,6 @@ func (h *Host) replace(ctx, base context.Context, current *running, built *Contr
 		h.Events.Normal(declared, ReasonStarting, fmt.Sprintf("Starting controller %q.", name))
 	}
 	if current == nil {
-		h.retire(built.Definition.QueueName())
 		starting()
 	}
 	next, err := prepare(ctx, built, h.Open, h.Lookup)

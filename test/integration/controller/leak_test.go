@@ -262,6 +262,7 @@ func TestLeaks(t *testing.T) {
 		t.Fatal("the goroutines of no copy are found")
 	}
 	before, stacks, series := l.sample()
+	l.profile("before")
 
 	began := time.Now()
 	l.starts = 0
@@ -293,6 +294,7 @@ func TestLeaks(t *testing.T) {
 		return fmt.Errorf("%v files and connections, and %v before", now.Files, before.Files)
 	})
 	after, now, seriesNow := l.sample()
+	l.profile("after")
 	t.Logf("%d starts and stops in %s; goroutines %d -> %d, heap in use %.1f -> %.1f MiB, RSS %.1f -> %.1f MiB, files %v -> %v, series %d -> %d, CPU %.1f s",
 		l.starts, took, vitals.Total(stacks), vitals.Total(now), mebi(before.Live), mebi(after.Live), mebi(before.RSS), mebi(after.RSS),
 		before.Files, after.Files, len(series), len(seriesNow), after.CPU-before.CPU)
@@ -460,6 +462,18 @@ func (l *leaks) sample() (vitals.Sample, map[string]int, []string) {
 		l.t.Fatal(err)
 	}
 	return sample, stacks, vitals.Series(families)
+}
+
+// profile writes the profile of the heap, which -artifacts keeps.
+func (l *leaks) profile(name string) {
+	l.t.Helper()
+	profile, err := l.program.HeapProfile(l.t.Context())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(l.t.ArtifactDir(), name+".pprof"), profile, 0o600)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
 }
 
 // watches are how many watches of the kinds of this test the API server has open.

@@ -137,6 +137,12 @@ func (p Program) Collect(ctx context.Context) error {
 	return nil
 }
 
+// HeapProfile is what is in use of the heap, for go tool pprof.
+func (p Program) HeapProfile(ctx context.Context) ([]byte, error) {
+	body, err := get(ctx, "http://"+p.Profiles+"/debug/pprof/heap?gc=1")
+	return []byte(body), err
+}
+
 // Stacks counts the goroutines by what they do: their stack as a text, innermost
 // function first.
 func (p Program) Stacks(ctx context.Context) (map[string]int, error) {
