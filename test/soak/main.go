@@ -18,6 +18,9 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // options are the flags.
@@ -44,6 +47,8 @@ func main() {
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano())
 	}
+	// What the clients of this program have to say is in their errors.
+	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o); err != nil {
