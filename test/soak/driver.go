@@ -22,7 +22,7 @@ import (
 
 const (
 	// drivers is how many make changes at once, each to parents of its own.
-	drivers = 4
+	drivers = 16
 	// everyDecorated, everyRolling and everyGuest are which slots have tanks that
 	// are decorated too, that roll, and that wait for guests.
 	everyDecorated = 5
@@ -304,7 +304,7 @@ func (d *driver) right(ctx context.Context) error {
 			}
 		}
 		if s.labels()[decoratedLabel] != "" {
-			name := s.tank() + "-decoration"
+			name := decorationName(s.tank(), decorator)
 			if got, there := values["configmaps/"+name]; !there || got != want {
 				return fmt.Errorf("ConfigMap %q has the value %q, not %q", name, got, want)
 			}

@@ -83,7 +83,7 @@ func (h *hooks) faulty(next http.Handler) http.Handler {
 	})
 }
 
-// parent is what a hook reads of a request.
+// parent is what a hook reads of an object in a request.
 type parent struct {
 	Metadata struct {
 		Name   string            `json:"name"`
@@ -95,6 +95,7 @@ type parent struct {
 }
 
 type request struct {
+	Controller parent `json:"controller"`
 	Parent     parent `json:"parent"`
 	Object     parent `json:"object"`
 	Finalizing bool   `json:"finalizing"`
@@ -151,7 +152,7 @@ func (h *hooks) decorate(w http.ResponseWriter, r *http.Request) {
 	}
 	attachments := []object{}
 	if !in.Finalizing {
-		attachments = append(attachments, h.configMap(in.Object.Metadata.Name+"-decoration", in.Object.Spec.Value))
+		attachments = append(attachments, h.configMap(decorationName(in.Object.Metadata.Name, in.Controller.Metadata.Name), in.Object.Spec.Value))
 	}
 	answer(w, object{"annotations": object{"decorated": "yes"}, "attachments": attachments, "finalized": true})
 }

@@ -14,6 +14,8 @@ const (
 	// decoratedLabel is on tanks that are decorated too.
 	decoratedLabel = "decorated"
 	keyValue       = "value"
+	// decorator is the DecoratorController that stays.
+	decorator = "soak-decorator"
 )
 
 // Roles of tanks.
@@ -120,7 +122,7 @@ func manifests(url string) string {
 	return kind("tanks", "tank", "Tank") + kind("puddles", "puddle", "Puddle") + rights +
 		compositeManifest("soak-composite", roleComposite, "InPlace", hooksCustomize, url) +
 		compositeManifest("soak-rolling", roleRolling, "RollingInPlace", hooksSync, url) +
-		decoratorManifest("soak-decorator", decoratedLabel+`: "yes"`, url)
+		decoratorManifest(decorator, decoratedLabel+`: "yes"`, url)
 }
 
 // guest is a controller that comes and goes, as a manifest, with its resource.
@@ -137,6 +139,9 @@ func guest(n int, url string) (name, resource, manifest string) {
 		return name, "compositecontrollers", compositeManifest(name, roleGuest, "InPlace", hooksNone, url)
 	}
 }
+
+// decorationName is the name of what a DecoratorController attaches to a tank.
+func decorationName(tank, controller string) string { return tank + "-by-" + controller }
 
 // childName is the name of a tank's child.
 func childName(tank string, i int) string { return fmt.Sprintf("%s-%d", tank, i) }
