@@ -23,6 +23,8 @@ const (
 	account         = "metacontroller"
 	// readyLimit is how long the controller may take to answer at the start.
 	readyLimit = time.Minute
+	// endLimit is how long the end of a program takes after it answers no more.
+	endLimit = 5 * time.Second
 )
 
 // stage is what the driver works on: the control plane, the hooks and the
@@ -140,8 +142,15 @@ func (s *stage) watch(ctx context.Context, every time.Duration, add func(vitals.
 	defer ticker.Stop()
 	for {
 		sample, err := s.program.Read(ctx)
-		if status, ended := s.controller.Status(); ended {
-			return fmt.Errorf("the controller ended with %s; see its log", status)
+		if err != nil && ctx.Err() == nil {
+			// One that has just refused a connection is about to be gone.
+			select {
+			case <-s.controller.Done():
+			case <-time.After(endLimit):
+			}
+		}
+		if _, ended := s.controller.Status(); ended {
+			return fmt.Errorf("the controller did not go on: %w", s.controller.ExitError())
 		}
 		switch {
 		case err == nil:
