@@ -149,6 +149,7 @@ func (s *simulated) Call(_ context.Context, _ string, body []byte) ([]byte, erro
 
 // Accept has nothing to remember: the hook sends no ETag.
 func (s *simulated) Accept(string) {}
+func (s *simulated) Forget(string) {}
 
 func (s *simulated) URL() string { return "http://hook" }
 func (s *simulated) Close()      {}

@@ -89,8 +89,11 @@ type HostConfig struct {
 	API API
 	// Workers of each controller.
 	Workers int
-	Events  Recorder
-	Log     logr.Logger
+	// Retire, if it is not nil, is called with the name of a queue after the
+	// controller that had it has ended, and none replaces it.
+	Retire func(queue string)
+	Events Recorder
+	Log    logr.Logger
 }
 
 // Host runs the controllers that objects of one kind declare.
@@ -302,6 +305,7 @@ func (h *Host) follow(ctx, base context.Context, current *running, declared *obj
 	if absent := (*AbsentError)(nil); errors.As(err, &absent) {
 		// Its caches would go on to look for the parents, more and more rarely.
 		h.stop(declared.Name(), current)
+		h.retire(current.definition.QueueName())
 		h.contend(declared.Name(), nil)
 		return
 	}
@@ -325,6 +329,7 @@ func (h *Host) remove(ctx context.Context, name string, current *running) error 
 		}
 		claims = current.definition.Claims()
 		h.stop(name, current)
+		h.retire(current.definition.QueueName())
 	case last == nil:
 		h.contend(name, nil)
 		return nil
@@ -392,6 +397,12 @@ func (h *Host) stop(name string, current *running) {
 	h.set(name, nil)
 	h.Events.Normal(current.declared, ReasonStopped, fmt.Sprintf("Stopped controller %q.", name))
 	h.Log.Info("Stopped controller", logging.KeyController, current.definition.QueueName())
+}
+
+func (h *Host) retire(queue string) {
+	if h.Retire != nil {
+		h.Retire(queue)
+	}
 }
 
 func (h *Host) stopAll() {

@@ -72,6 +72,10 @@ func (s *Syncer) Sync(ctx context.Context, key object.Key) (outcome engine.Outco
 		return engine.Outcome{Verdict: engine.Gone}
 	}
 	pass := &Pass{Syncer: s, Declared: s.declared.Load(), Rule: rule, Parent: parent, memory: s.memories.recall(parent)}
+	if gone := pass.memory.predecessor; gone != "" {
+		s.Hooks.forget(gone)
+		pass.memory.predecessor = ""
+	}
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			pass.fail(s.recovered(recovered, key))
@@ -94,7 +98,9 @@ func (s *Syncer) recovered(cause any, parent object.Key) error {
 
 // forget frees what is remembered of a parent that is gone, or not ours.
 func (s *Syncer) forget(parent object.Key) {
-	s.memories.forget(parent)
+	if gone := s.memories.forget(parent); gone != "" {
+		s.Hooks.forget(gone)
+	}
 	s.Caches.Related.Forget(parent)
 }
 

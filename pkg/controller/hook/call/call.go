@@ -130,6 +130,10 @@ func (c *Caller) Call(ctx context.Context, about string, body []byte) ([]byte, e
 // answer that was not accepted is never reused: the next call gets a whole one.
 func (c *Caller) Accept(about string) { c.answers.mark(about, true) }
 
+// Forget drops what is remembered of answers about a subject, which is gone: all
+// those about it, and about it followed by a slash and more.
+func (c *Caller) Forget(subject string) { c.answers.forget(subject) }
+
 // hidden are the texts that an error must not show.
 func (c *Caller) hidden(line *line) []string {
 	return slices.Concat(line.credentials.secrets, c.secrets)
