@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -348,6 +349,7 @@ func TestResyncs(t *testing.T) {
 			definition: Definition{ResyncPeriod: time.Second}, syncer: &verdict{outcome: c.outcome}, queue: queue, backoff: newBackoff(),
 			busy: workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
 		}
+		r.lanes = newLanes(clock.RealClock{}, 1, func(key object.Key) Outcome { return r.syncer.Sync(t.Context(), key) }, nil)
 		result, err := r.reconcile(t.Context(), thing.Key("ns", "a"))
 		if err != nil || result.RequeueAfter != 0 || (len(queue.after) > 0) != c.want {
 			t.Errorf("%s: %+v, %v, resyncs %v", c.reason, result, err, queue.after)

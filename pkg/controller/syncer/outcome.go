@@ -36,6 +36,10 @@ func (e *hookError) Unwrap() error { return e.err }
 // thousands.
 const toldProblems = 10
 
+// problemLimit is how many bytes of one problem are told: a name in it may be as
+// long as the answer of the hook.
+const problemLimit = 1000
+
 // fail notes what went wrong.
 func (p *Pass) fail(err error) { p.problems = append(p.problems, err) }
 
@@ -92,7 +96,7 @@ func failureOf(problems []error) *engine.Failure {
 			texts = append(texts, fmt.Sprintf("and %d more", len(problems)-i))
 			break
 		}
-		texts = append(texts, strings.ReplaceAll(problem.Error(), "\n", "; "))
+		texts = append(texts, brief(problem))
 		var (
 			asked *hookError
 			field *object.FieldError
@@ -101,11 +105,23 @@ func failureOf(problems []error) *engine.Failure {
 			failure.Hook = asked.which.String()
 		}
 		if failure.Path == "" && errors.As(problem, &field) {
-			failure.Path = field.Path
+			failure.Path = cut(field.Path, problemLimit)
 		}
 	}
 	failure.Err = errors.New(strings.Join(texts, "; "))
 	return failure
+}
+
+// brief is what is told of a problem, on one line.
+func brief(problem error) string {
+	return cut(strings.ReplaceAll(cut(problem.Error(), 4*problemLimit), "\n", "; "), problemLimit)
+}
+
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "") + " …"
 }
 
 // settlesItself says that an error came from an object being newer than it was

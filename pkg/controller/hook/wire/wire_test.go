@@ -401,6 +401,73 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// What a hook can make us remember and say does not grow with its answer.
+func TestHostileAnswersAreBounded(t *testing.T) {
+	r := request(hook.Composite, hook.Sync, "ns")
+	large := strings.Repeat("x", wire.MaxValue)
+	pod := func(more string) string {
+		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}` + more + `}`
+	}
+	for _, c := range []struct{ in, path, says string }{
+		{`{"children":[` + pod("") + `,` + pod(`,"a":"`+large+`"`) + `]}`, "children[1]", "3 MiB"},
+		{`{"children":[],"status":{"a":"` + large + `"}}`, "status", "3 MiB"},
+		{`{"children":[],"x":"` + large + `","y":{"a":1,"a":2}}`, "y.a", "there twice"},
+	} {
+		_, _, err := v1.DecodeResponse(r, []byte(c.in))
+		var field *object.FieldError
+		if !errors.As(err, &field) || field.Path != c.path || !strings.Contains(field.Problem, c.says) {
+			t.Errorf("%.60s: %.200v", c.in, err)
+		}
+	}
+	decorator := request(hook.Decorator, hook.Sync, "ns")
+	if _, _, err := v1.DecodeResponse(decorator, []byte(`{"attachments":[],"annotations":{"a":"`+large+`"}}`)); err == nil || !strings.Contains(err.Error(), "3 MiB") {
+		t.Errorf("large annotations: %.200v", err)
+	}
+	// A field that nobody knows may be large: some hooks give back what they got.
+	if _, notes, err := v1.DecodeResponse(r, []byte(`{"children":[],"echo":"`+large+`"}`)); err != nil || len(notes) != 1 {
+		t.Errorf("a large echo: %v, %.200v", notes, err)
+	}
+
+	var twice, unknown strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&twice, `"%.1000d":1,"%.1000d":1,`, i%100, i%100)
+		fmt.Fprintf(&unknown, `"%.1000d":1,`, i)
+	}
+	for reason, in := range map[string]string{
+		"duplicate": `{` + twice.String()[:2<<20/2006*2006] + `"children":[]}`,
+		"unknown":   `{` + unknown.String() + `"children":[]}`,
+	} {
+		_, notes, err := v1.DecodeResponse(r, []byte(in))
+		size := 0
+		for _, note := range notes {
+			size += len(note.Path) + len(note.Problem)
+		}
+		if err != nil || len(notes) == 0 || len(notes) > 50 || size > 20_000 {
+			t.Errorf("%s fields: %d notes of %d bytes, %.200v", reason, len(notes), size, err)
+		}
+		if _, _, err := strict.DecodeResponse(r, []byte(in)); err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "more fields") {
+			t.Errorf("strict, %s fields: %.600v", reason, err)
+		}
+	}
+
+	rules := func(n, names int) []byte {
+		list := strings.TrimSuffix(strings.Repeat(`"a",`, names), ",")
+		rule := `{"apiVersion":"v1","resource":"pods","names":[` + list + `]},`
+		return []byte(`{"relatedResources":[` + strings.TrimSuffix(strings.Repeat(rule, n), ",") + `]}`)
+	}
+	for _, c := range []struct {
+		n, names int
+		fails    bool
+	}{
+		{wire.MaxRules, 1, false}, {wire.MaxRules + 1, 1, true},
+		{1, wire.MaxNames, false}, {1, wire.MaxNames + 1, true}, {wire.MaxRules, 11, true},
+	} {
+		if _, _, err := v1.DecodeCustomize(rules(c.n, c.names)); (err != nil) != c.fails {
+			t.Errorf("%d rules of %d names: %v", c.n, c.names, err)
+		}
+	}
+}
+
 func TestCustomize(t *testing.T) {
 	got, notes, err := strict.DecodeCustomize([]byte(`{"relatedResources":[{"apiVersion":"v1","resource":"pods","namespace":"n","names":["a"]},` +
 		`{"apiVersion":"v1","resource":"nodes","labelSelector":{"matchLabels":{"a":"b"}}}]}`))
