@@ -2,6 +2,7 @@ package engine
 
 import (
 	"container/list"
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -25,18 +26,26 @@ const stallAfter = time.Second
 //
 // There are as many places beside the workers as there are workers. So a hook
 // sees twice that many calls at once at most; and while all parents stall, which
-// only means that the hook is slow, it sees as many as there are workers.
+// only means that the hook is slow, it sees as many as there are workers. When the
+// places are taken, passes stall on their workers. When all workers are held by
+// such passes while others wait, one of them after the other, at intervals of
+// stallAfter, is broken off, to begin anew once there is a place: one worker always
+// moves on.
 //
 // What a pass beside the workers came to is reported by a worker: the parent goes
 // through the queue again for it. That is how the queue counts, logs and retries
 // all passes alike. One parent never has two passes at once.
 type lanes struct {
 	clock clock.Clock
+	// begin makes the context of a pass, which its end ends.
+	begin func() (context.Context, context.CancelFunc)
 	// sync makes a pass. It is called from goroutines of its own.
-	sync func(object.Key) Outcome
+	sync func(context.Context, object.Key) Outcome
+	// ready is how many parents wait for a worker.
+	ready func() int
 	// wake puts a parent into the queue.
 	wake func(object.Key)
-	// places is how many passes there may be beside the workers.
+	// places is how many passes there may be beside the workers, which are as many.
 	places int
 
 	mu sync.Mutex // guards all below; never held while a pass is made
@@ -91,13 +100,25 @@ type pass struct {
 	// left is closed when it left its worker.
 	left chan struct{}
 
-	// aside says that it left its worker; over that it ended there. Guarded by
-	// lanes.mu.
-	aside, over bool
+	// breakOff ends it.
+	breakOff context.CancelFunc
+
+	// aside says that it left its worker; over that it ended there; broken that it
+	// was broken off. Guarded by lanes.mu.
+	aside, over, broken bool
 }
 
-func newLanes(clock clock.Clock, places int, sync func(object.Key) Outcome, wake func(object.Key)) *lanes {
-	return &lanes{clock: clock, places: places, sync: isolated(sync), wake: wake, aside: map[object.Key]*stalled{}}
+// isolated keeps a panic of a pass from ending the program: no worker is above it
+// to recover.
+func isolated(sync func(context.Context, object.Key) Outcome) func(context.Context, object.Key) Outcome {
+	return func(ctx context.Context, key object.Key) (outcome Outcome) {
+		defer func() {
+			if recovered := recover(); recovered != nil {
+				outcome = Outcome{Verdict: Failed, Err: fmt.Errorf("the sync broke off by a fault of the program: %v", recovered)}
+			}
+		}()
+		return sync(ctx, key)
+	}
 }
 
 // run makes a pass for a parent, or reports the one that was made beside the
@@ -114,11 +135,7 @@ func (l *lanes) run(key object.Key) (Outcome, bool) {
 	defer l.mu.Unlock()
 	switch parent.state {
 	case stalledIdle:
-		line := &l.later
-		if parent.urgent {
-			line = &l.first
-		}
-		parent.state, parent.place = stalledWaiting, line.PushBack(key)
+		l.waitLocked(key, parent)
 		l.fillLocked()
 	case stalledRunning:
 		parent.again = true
@@ -136,55 +153,83 @@ func (l *lanes) run(key object.Key) (Outcome, bool) {
 	return Outcome{}, false
 }
 
+// waitLocked has a parent wait for a place.
+func (l *lanes) waitLocked(key object.Key, parent *stalled) {
+	line := &l.later
+	if parent.urgent {
+		line = &l.first
+	}
+	parent.state, parent.place = stalledWaiting, line.PushBack(key)
+}
+
 // onWorker makes a pass, and leaves it alone when it stalls and there is a place
 // for it.
 func (l *lanes) onWorker(key object.Key) (Outcome, bool) {
-	p := &pass{key: key, done: make(chan Outcome, 1), left: make(chan struct{})}
+	ctx, breakOff := l.begin()
+	p := &pass{key: key, done: make(chan Outcome, 1), left: make(chan struct{}), breakOff: breakOff}
 	l.passes.Go(func() {
+		defer breakOff()
 		begun := l.clock.Now()
-		outcome := l.sync(key)
-		if l.overOnWorker(p) {
+		outcome := l.sync(ctx, key)
+		switch aside, broken := l.over(p); {
+		case aside:
+			l.end(key, outcome, l.clock.Since(begun))
+		case broken:
+			close(p.left)
+		default:
 			p.done <- outcome
-			return
 		}
-		l.end(key, outcome, l.clock.Since(begun))
 	})
 	timer := l.clock.NewTimer(stallAfter)
 	defer timer.Stop()
-	select {
-	case outcome := <-p.done:
-		return outcome, true
-	case <-timer.C():
-	}
-	l.block(p)
-	select {
-	case outcome := <-p.done:
-		return outcome, true
-	case <-p.left:
-		return Outcome{}, false
+	for {
+		select {
+		case outcome := <-p.done:
+			return outcome, true
+		case <-p.left:
+			return Outcome{}, false
+		case <-timer.C():
+			l.stalls(p)
+			timer.Reset(stallAfter)
+		}
 	}
 }
 
-// overOnWorker notes the end of a pass, and says whether it is still on its
-// worker.
-func (l *lanes) overOnWorker(p *pass) bool {
+// over notes the end of a pass that began on a worker, and says whether it left
+// that, or was broken off.
+func (l *lanes) over(p *pass) (aside, broken bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p.aside {
-		return false
+		return true, false
 	}
 	p.over = true
 	l.blocked = slices.DeleteFunc(l.blocked, func(other *pass) bool { return other == p })
-	return true
+	if p.broken && !l.closed {
+		// It is to have its whole time, as soon as there is a place.
+		parent := &stalled{urgent: true}
+		l.aside[p.key] = parent
+		l.waitLocked(p.key, parent)
+		l.fillLocked()
+		return false, true
+	}
+	return false, false
 }
 
-// block has a pass leave its worker as soon as there is a place.
-func (l *lanes) block(p *pass) {
+// stalls has a pass leave its worker as soon as there is a place; or breaks it off,
+// if it is the one that has held its worker longest, and all others are held too.
+func (l *lanes) stalls(p *pass) {
+	waiting := l.ready() > 0
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !p.over {
+	switch {
+	case p.over || p.aside || p.broken:
+	case !slices.Contains(l.blocked, p):
 		l.blocked = append(l.blocked, p)
 		l.fillLocked()
+	case waiting && len(l.blocked) == l.places && l.blocked[0] == p:
+		p.broken = true
+		p.breakOff()
 	}
 }
 
@@ -250,8 +295,10 @@ func (l *lanes) fillLocked() {
 		l.taken++
 		l.aside[key] = &stalled{state: stalledRunning}
 		l.passes.Go(func() {
+			ctx, end := l.begin()
+			defer end()
 			begun := l.clock.Now()
-			outcome := l.sync(key)
+			outcome := l.sync(ctx, key)
 			l.end(key, outcome, l.clock.Since(begun))
 		})
 	}
@@ -268,17 +315,4 @@ func (l *lanes) shut() {
 func (l *lanes) wait() {
 	l.shut()
 	l.passes.Wait()
-}
-
-// isolated keeps a panic of a pass from ending the program: no worker is above it
-// to recover.
-func isolated(sync func(object.Key) Outcome) func(object.Key) Outcome {
-	return func(key object.Key) (outcome Outcome) {
-		defer func() {
-			if recovered := recover(); recovered != nil {
-				outcome = Outcome{Verdict: Failed, Err: fmt.Errorf("the sync broke off by a fault of the program: %v", recovered)}
-			}
-		}()
-		return sync(key)
-	}
 }

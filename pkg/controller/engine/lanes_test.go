@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +22,8 @@ type passes struct {
 	t     *testing.T
 	clock *clocktesting.FakeClock
 	lanes *lanes
+	// ready is how many wait in the queue.
+	ready atomic.Int32
 
 	mu    sync.Mutex // guards all below
 	gates map[string]chan struct{}
@@ -31,7 +35,13 @@ type passes struct {
 
 func newPasses(t *testing.T, places int) *passes {
 	p := &passes{t: t, clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), gates: map[string]chan struct{}{}, changed: make(chan struct{})}
-	p.lanes = newLanes(p.clock, places, p.sync, func(key object.Key) { p.add(&p.woken, key.Name) })
+	p.lanes = &lanes{
+		clock: p.clock, places: places, sync: isolated(p.sync),
+		begin: func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) },
+		ready: func() int { return int(p.ready.Load()) },
+		wake:  func(key object.Key) { p.add(&p.woken, key.Name) },
+		aside: map[object.Key]*stalled{},
+	}
 	return p
 }
 
@@ -52,13 +62,17 @@ func (p *passes) stall(name string) func() {
 	return func() { gate <- struct{}{} }
 }
 
-func (p *passes) sync(key object.Key) Outcome {
+func (p *passes) sync(ctx context.Context, key object.Key) Outcome {
 	p.add(&p.begun, key.Name)
 	p.mu.Lock()
 	gate := p.gates[key.Name]
 	p.mu.Unlock()
 	if gate != nil {
-		<-gate
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return Outcome{}
+		}
 	}
 	if key.Name == "panics" {
 		panic("for the test")
@@ -218,6 +232,70 @@ func TestStalledParentsThatAreWaitedForComeFirst(t *testing.T) {
 	p.await(&p.begun, "x", "b", "a")
 }
 
+// When all workers are held and there is no place, one of the passes is broken off
+// for those that wait, and begins anew when there is a place.
+func TestOneWorkerAlwaysMovesOn(t *testing.T) {
+	p := newPasses(t, 2)
+	var workers []<-chan result
+	release := map[string]func(){}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		release[name] = p.stall(name)
+	}
+	for i, name := range []string{"a", "b", "c", "d"} {
+		workers = append(workers, p.work(name))
+		p.await(&p.begun, []string{"a", "b", "c", "d"}[:i+1]...)
+		p.expire()
+		if i < 2 {
+			p.want(workers[i], false)
+		}
+	}
+	blocked := func(n int) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			p.lanes.mu.Lock()
+			got := len(p.lanes.blocked)
+			p.lanes.mu.Unlock()
+			if got == n {
+				return
+			}
+			p.clock.Step(stallAfter)
+			if time.Now().After(deadline) {
+				t.Fatalf("%d passes hold a worker, not %d", got, n)
+			}
+		}
+	}
+	blocked(2)
+	p.expire() // nobody waits
+	blocked(2)
+	p.ready.Store(1)
+	for done := false; !done; {
+		p.expire()
+		select {
+		case r := <-workers[2]:
+			if r.ended {
+				t.Fatal("a pass that was broken off is reported")
+			}
+			done = true
+		case <-time.After(time.Millisecond):
+		}
+	}
+	blocked(1)
+	// One is free now, so the other one is left alone.
+	p.expire()
+	p.want(p.work("quick"), true)
+	p.await(&p.begun, "a", "b", "c", "d", "quick")
+	blocked(1)
+	// The pass that holds a worker is the first to get a place, then the one that was
+	// broken off.
+	release["a"]()
+	p.want(workers[3], false)
+	release["b"]()
+	p.await(&p.begun, "a", "b", "c", "d", "quick", "c")
+	release["c"]()
+	release["d"]()
+	p.lanes.wait()
+}
+
 func TestPanicInAPassOfItsOwnGoroutine(t *testing.T) {
 	p := newPasses(t, 1)
 	if outcome := p.want(p.work("panics"), true); outcome.Verdict != Failed || !strings.Contains(outcome.Err.Error(), "for the test") {
@@ -236,8 +314,12 @@ func TestLanesProperty(t *testing.T) {
 		// happened and seen count the events of each parent.
 		happened, seen = map[object.Key]int{}, map[object.Key]int{}
 		active         = map[object.Key]bool{}
+		broken         int
 	)
-	l := newLanes(fake, workers, func(key object.Key) Outcome {
+	l := &lanes{clock: fake, places: workers, aside: map[object.Key]*stalled{}, ready: queue.Len}
+	l.begin = func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }
+	l.wake = func(key object.Key) { queue.Add(key) }
+	l.sync = func(ctx context.Context, key object.Key) Outcome {
 		mu.Lock()
 		if active[key] {
 			t.Errorf("%s has two passes at once", key)
@@ -248,13 +330,20 @@ func TestLanesProperty(t *testing.T) {
 		}
 		shown := happened[key]
 		mu.Unlock()
-		time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
+		select {
+		case <-time.After(time.Duration(rand.IntN(200)) * time.Microsecond):
+		case <-ctx.Done():
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		delete(active, key)
+		if ctx.Err() != nil {
+			broken++
+			return Outcome{}
+		}
 		seen[key] = shown
 		return Outcome{Verdict: []Verdict{Done, Gone, Failed}[rand.IntN(3)]}
-	}, func(key object.Key) { queue.Add(key) })
+	}
 
 	var workersDone, clockDone sync.WaitGroup
 	for range workers {
@@ -307,6 +396,7 @@ func TestLanesProperty(t *testing.T) {
 			t.Fatalf("no pass has seen the last event of %v", behind)
 		}
 	}
+	t.Logf("%d passes were broken off", broken)
 	queue.ShutDown()
 	workersDone.Wait()
 	l.wait()

@@ -349,7 +349,10 @@ func TestResyncs(t *testing.T) {
 			definition: Definition{ResyncPeriod: time.Second}, syncer: &verdict{outcome: c.outcome}, queue: queue, backoff: newBackoff(),
 			busy: workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
 		}
-		r.lanes = newLanes(clock.RealClock{}, 1, func(key object.Key) Outcome { return r.syncer.Sync(t.Context(), key) }, nil)
+		r.lanes = &lanes{
+			clock: clock.RealClock{}, places: 1, sync: r.syncer.Sync,
+			begin: func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) },
+		}
 		result, err := r.reconcile(t.Context(), thing.Key("ns", "a"))
 		if err != nil || result.RequeueAfter != 0 || (len(queue.after) > 0) != c.want {
 			t.Errorf("%s: %+v, %v, resyncs %v", c.reason, result, err, queue.after)

@@ -126,9 +126,15 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 		done:       make(chan struct{}),
 	}
 	ctx, r.cancel = context.WithCancel(ctx)
-	r.lanes = newLanes(clock.RealClock{}, workers,
-		func(key object.Key) Outcome { return r.syncer.Sync(ctx, key) },
-		func(key object.Key) { r.queue.AddWithOpts(priorityqueue.AddOpts{}, key) })
+	r.lanes = &lanes{
+		clock:  clock.RealClock{},
+		begin:  func() (context.Context, context.CancelFunc) { return context.WithCancel(ctx) },
+		sync:   isolated(r.syncer.Sync),
+		ready:  func() int { return r.queue.Len() },
+		wake:   func(key object.Key) { r.queue.AddWithOpts(priorityqueue.AddOpts{}, key) },
+		places: workers,
+		aside:  map[object.Key]*stalled{},
+	}
 	context.AfterFunc(ctx, r.lanes.shut)
 	skipNames := true
 	// It has a name and a reconciler: there is nothing that it could refuse.

@@ -114,14 +114,17 @@ func failureOf(problems []error) *engine.Failure {
 
 // brief is what is told of a problem, on one line.
 func brief(problem error) string {
-	return cut(strings.ReplaceAll(cut(problem.Error(), 4*problemLimit), "\n", "; "), problemLimit)
+	return strings.ReplaceAll(cut(problem.Error(), problemLimit), "\n", "; ")
 }
 
+// cut leaves the middle of a long text out: what is wrong stands at the end of an
+// error, and where at its beginning.
 func cut(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:limit], "") + " …"
+	half := limit / 2
+	return strings.ToValidUTF8(text[:half]+" … "+text[len(text)-half:], "")
 }
 
 // settlesItself says that an error came from an object being newer than it was

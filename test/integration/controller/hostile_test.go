@@ -115,7 +115,7 @@ func answers(t *testing.T) []hostile {
 		{"long-trailer", text(chunked, "2\r\n{}\r\n0\r\nX: ", strings.Repeat("x", 1<<20), "\r\n\r\n"), []string{"broke its answer off"}},
 		{"large-child", body(`{"children":[`, child, `,"data":{"v":"`, strings.Repeat("x", 4<<20), `"}}]}`), []string{"children[0] has more than 3 MiB"}},
 		{"large-status", body(`{"children":[],"status":{"a":[{}`, strings.Repeat(",{}", 4<<20), `]}}`), []string{"status has more than 3 MiB"}},
-		{"long-name", body(`{"children":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`, strings.Repeat("x", 1<<20), `"}}]}`), []string{"cannot create ConfigMap"}},
+		{"long-name", body(`{"children":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`, strings.Repeat("x", 1<<20), `"}}]}`), []string{"cannot create ConfigMap", "253"}},
 		{"long-key", body(`{"children":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x","labels":{"`, strings.Repeat("x", 1<<20), `":1}}}]}`), []string{"children[0].metadata.labels"}},
 		{"many-undeclared", body(`{"children":`, many(50000, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s-%d"}}`), `}`), []string{"Secret", "and 49990 more"}},
 		{"many-duplicates", before(strings.Repeat(`"a":1,`, 1<<20)), []string{"a is there twice"}},
@@ -215,9 +215,14 @@ func TestHostileHooks(t *testing.T) {
 		f.change(calm, fmt.Sprint("early-", i))
 	}
 	for _, c := range cases {
-		if len(c.says) > 0 {
-			f.event(parents[c.name], "SyncError", append([]string{cc.Name, "sync hook at " + hook.url("/sync")}, c.says...)...)
+		if len(c.says) == 0 {
+			continue
 		}
+		t.Run(c.name, func(t *testing.T) {
+			f := *f
+			f.t = t
+			f.event(parents[c.name], "SyncError", append([]string{cc.Name}, c.says...)...)
+		})
 	}
 	f.change(bystander, "late")
 	f.change(calm, "late")
@@ -353,7 +358,10 @@ func TestHostileCustomize(t *testing.T) {
 		parent := f.thing("h-"+c.name, object{"count": 1, "value": "x"})
 		want["h-"+c.name+"-0"] = "x"
 		if len(c.says) > 0 {
-			f.event(parent, "SyncError", append([]string{"customize hook at " + hook.url("/customize")}, c.says...)...)
+			event := f.event(parent, "SyncError", c.says...)
+			if where := "customize hook at " + hook.url("/customize"); !strings.Contains(event.Message, where) {
+				t.Errorf("%s: the event does not have %q: %.300s", c.name, where, event.Message)
+			}
 		}
 	}
 	cured.Store(true)

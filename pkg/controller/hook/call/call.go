@@ -191,8 +191,8 @@ func (c *Caller) readAnswer(ctx context.Context, response *http.Response) ([]byt
 		// It was no empty announcement.
 		body = grown(body, int(expected))
 	}
-	body, ended, err = readUpTo(response.Body, body, ResponseLimit+1)
-	if err == nil && !ended {
+	body, _, err = readUpTo(response.Body, body, ResponseLimit+1)
+	if len(body) > ResponseLimit {
 		return nil, &TooLargeError{Limit: ResponseLimit}
 	}
 	return body, err
