@@ -137,13 +137,16 @@ func TestNumbers(t *testing.T) {
 				if err := call.Decode(&r); err != nil {
 					t.Error(err)
 				}
-				spec := map[string]string{"good": numbers, "beyond": `"x":1e400`, "typed": `"x":1`}[r.Parent.Metadata.Name]
+				spec, status := map[string]string{"good": numbers, "beyond": `"x":1e400`, "typed": `"x":1`}[r.Parent.Metadata.Name], ""
+				if r.Parent.Metadata.Name == "good" {
+					status = spec
+				}
 				typed := `1`
 				if r.Parent.Metadata.Name == "typed" {
 					typed = `1.5`
 				}
 				_, _ = fmt.Fprintf(w, `{"status":{%s},"children":[{"apiVersion":%q,"kind":"Bag","metadata":{"name":%q,"annotations":{"v":%q}},"spec":{%s},"typed":{"whole":%s}}]}`,
-					spec, thingAPI, r.Parent.Metadata.Name+"-bag", r.Parent.Spec.Value, spec, typed)
+					status, thingAPI, r.Parent.Metadata.Name+"-bag", r.Parent.Spec.Value, spec, typed)
 			})
 			f.composite(func(cc *v1alpha1.CompositeController) {
 				cc.Spec.ChildResources[0].APIVersion, cc.Spec.ChildResources[0].Resource = thingAPI, "bags"
@@ -203,7 +206,7 @@ func TestNumbers(t *testing.T) {
 			f.hooks.WaitRequests(soon, "/sync", calls+1)
 
 			beyond := f.thing("beyond", object{"count": 1, "value": "x"})
-			f.event(beyond, "SyncError", "Bag", "1e400")
+			f.event(beyond, "SyncError", "children[0].spec.x is 1e400", "float64")
 			typed := f.thing("typed", object{"count": 1, "value": "x"})
 			f.event(typed, "SyncError", "typed.whole")
 

@@ -130,7 +130,7 @@ func answers(t *testing.T) []hostile {
 		{"half-a-character", before(`"a":"\ud800",`), invalid},
 		{"nan", before(`"status":{"n":NaN},`), invalid},
 		{"infinity", before(`"status":{"n":-Infinity},`), invalid},
-		{"number-beyond-floats", altered(`"seen":`, `"n":1e400,"seen":`), []string{"status", "1e400"}},
+		{"number-beyond-floats", altered(`"seen":`, `"n":1e400,"seen":`), []string{"status.n is 1e400"}},
 		{"long-number", altered(`"seen":`, `"n":0.`+strings.Repeat("3", 1<<20)+`,"seen":`), nil},
 		{"resync-beyond-floats", before(`"resyncAfterSeconds":1e400,`), nil},
 		{"finalized-is-a-number", before(`"finalized":1,`), []string{"finalized must be true or false"}},

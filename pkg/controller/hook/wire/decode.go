@@ -156,12 +156,63 @@ func (c Codec) DecodeCustomize(data []byte) (*hook.CustomizeResponse, []Note, er
 	return out, append(notes, inner.told()...), nil
 }
 
-// checkSize refuses a value that is too large to be of use.
-func checkSize(path string, raw jsontext.Value) error {
-	if len(raw) <= MaxValue {
+// checkValue refuses a value that no API server could keep: one that is too large,
+// or that has a number beyond float64 in it. Of such a number some would make a text.
+func checkValue(path string, raw jsontext.Value) error {
+	if len(raw) > MaxValue {
+		return &object.FieldError{Path: cut(path), Problem: fmt.Sprintf("has more than %d MiB, which no API server accepts", MaxValue>>20)}
+	}
+	if !mayOverflow(raw) {
 		return nil
 	}
-	return &object.FieldError{Path: cut(path), Problem: fmt.Sprintf("has more than %d MiB, which no API server accepts", MaxValue>>20)}
+	in := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
+	for {
+		token, err := in.ReadToken()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if token.Kind() != '0' {
+			continue
+		}
+		if text := token.String(); beyondFloats(text) {
+			at := &object.FieldError{Path: pathOf(in.StackPointer()), Problem: "is " + cut(text) + ", and the API server keeps no number that is larger than a float64"}
+			return at.Under(path)
+		}
+	}
+}
+
+func beyondFloats(number string) bool {
+	_, err := strconv.ParseFloat(number, 64)
+	return err != nil
+}
+
+// mayOverflow says whether a value has something in it that looks like a number
+// beyond float64: one with an exponent of three digits, or with hundreds of digits.
+func mayOverflow(raw []byte) bool {
+	const most = 300 // digits of a whole number that surely fits
+	quoted, digits, exponent := false, 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted, digits, exponent = !quoted, 0, false
+		case quoted:
+		case c >= '0' && c <= '9':
+			if digits++; digits > most || exponent && digits > 2 {
+				return true
+			}
+		case c == 'e' || c == 'E':
+			digits, exponent = 0, true
+		case c == '+' || c == '-':
+		default:
+			digits, exponent = 0, false
+		}
+	}
+	return false
 }
 
 // cut is the beginning of a path.
@@ -483,7 +534,7 @@ func decodeChildren(name string, raw jsontext.Value) (hook.Presence, []hook.Chil
 	}
 	var children []hook.Child
 	err := elements(name, raw, func(path string, raw jsontext.Value) error {
-		if err := checkSize(path, raw); err != nil {
+		if err := checkValue(path, raw); err != nil {
 			return err
 		}
 		o, err := object.FromJSON(raw)
@@ -501,7 +552,7 @@ func decodeChildren(name string, raw jsontext.Value) (hook.Presence, []hook.Chil
 }
 
 func decodeStatus(raw jsontext.Value) (hook.Status, error) {
-	if err := checkSize(fieldStatus, raw); err != nil {
+	if err := checkValue(fieldStatus, raw); err != nil {
 		return hook.Status{}, err
 	}
 	switch raw.Kind() {
@@ -553,7 +604,7 @@ func decodeChanges(name string, raw jsontext.Value) (map[string]*string, error) 
 	if raw.Kind() != '{' {
 		return nil, &object.FieldError{Path: name, Problem: "must be an object, not " + kindName(raw.Kind())}
 	}
-	if err := checkSize(name, raw); err != nil {
+	if err := checkValue(name, raw); err != nil {
 		return nil, err
 	}
 	value, err := object.Decode(raw)
@@ -577,7 +628,7 @@ func decodeChanges(name string, raw jsontext.Value) (map[string]*string, error) 
 
 func decodeRule(path string, raw jsontext.Value) (v1alpha1.RelatedResourceRule, []Note, error) {
 	var rule v1alpha1.RelatedResourceRule
-	if err := checkSize(path, raw); err != nil {
+	if err := checkValue(path, raw); err != nil {
 		return rule, nil, err
 	}
 	unknown, err := kjson.UnmarshalStrict(raw, &rule)

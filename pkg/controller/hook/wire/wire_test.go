@@ -468,6 +468,29 @@ func TestHostileAnswersAreBounded(t *testing.T) {
 	}
 }
 
+func TestNumbersBeyondFloats(t *testing.T) {
+	r := request(hook.Composite, hook.Sync, "ns")
+	for number, fits := range map[string]bool{
+		"1e300": true, "-1e300": true, "1.7976931348623157e308": true, "1e-400": true, "18446744073709551615": true,
+		strings.Repeat("9", 308): true, "0." + strings.Repeat("3", 100_000): true, `"1e400"`: true, "1e0300": true, "true": true,
+		"1e400": false, "-1E+400": false, "1.8e308": false, strings.Repeat("9", 310): false, "1e99999999999999999999": false,
+	} {
+		for path, in := range map[string]string{
+			"status.a[1].n":           `{"children":[],"status":{"a":[0,{"n":` + number + `}]}}`,
+			"children[1].spec.a[0].n": `{"children":[` + `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}},{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"a":[{"n":` + number + `}]}}]}`,
+		} {
+			_, _, err := v1.DecodeResponse(r, []byte(in))
+			var field *object.FieldError
+			switch {
+			case fits && err != nil, !fits && err == nil:
+				t.Errorf("%.100s: %v", in, err)
+			case !fits && (!errors.As(err, &field) || field.Path != path || len(err.Error()) > 500):
+				t.Errorf("%.100s: %.1000v", in, err)
+			}
+		}
+	}
+}
+
 func TestCustomize(t *testing.T) {
 	got, notes, err := strict.DecodeCustomize([]byte(`{"relatedResources":[{"apiVersion":"v1","resource":"pods","namespace":"n","names":["a"]},` +
 		`{"apiVersion":"v1","resource":"nodes","labelSelector":{"matchLabels":{"a":"b"}}}]}`))
