@@ -36,6 +36,10 @@ func (e *hookError) Unwrap() error { return e.err }
 // thousands.
 const toldProblems = 10
 
+// toldBytes is from where on further problems are only counted: the message of an
+// event has a limit, and how many there are stands at its end.
+const toldBytes = 600
+
 // problemLimit is how many bytes of one problem are told: a name in it may be as
 // long as the answer of the hook.
 const problemLimit = 1000
@@ -91,12 +95,14 @@ var sourceAddress = regexp.MustCompile(`(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9a
 func failureOf(problems []error) *engine.Failure {
 	failure := &engine.Failure{}
 	texts := make([]string, 0, toldProblems+1)
+	told := 0
 	for i, problem := range problems {
-		if i == toldProblems {
+		if i == toldProblems || told > toldBytes {
 			texts = append(texts, fmt.Sprintf("and %d more", len(problems)-i))
 			break
 		}
-		texts = append(texts, brief(problem))
+		text := brief(problem)
+		texts, told = append(texts, text), told+len(text)
 		var (
 			asked *hookError
 			field *object.FieldError

@@ -59,7 +59,7 @@ func (r *relay) serve(conn net.Conn) {
 	}
 	defer behind.Close()
 	r.mu.Lock()
-	r.opens = append(r.opens, conn)
+	r.opens = append(r.opens, conn, behind)
 	moved := r.moved
 	r.mu.Unlock()
 	var both sync.WaitGroup
@@ -118,7 +118,7 @@ func TestHookThatMoves(t *testing.T) {
 	way.move()
 	f.hooks.Forget()
 	f.patch(parents[0], `{"spec":{"value":"moved"}}`)
-	f.event(parents[0], "SyncError", "did not answer within 3s")
+	f.told(parents[0], "did not answer within 3s")
 	f.waitChild("p-0", "moved")
 	for i := range connections {
 		f.change(parents[i], "after")
@@ -181,13 +181,13 @@ func TestHTTP2Hook(t *testing.T) {
 	} {
 		parent := f.thingOf("http2", value)
 		f.patch(parent, fmt.Sprintf(`{"spec":{"value":%q}}`, value))
-		f.event(parent, "SyncError", says)
+		f.told(parent, says)
 		f.change(bystander, "during-"+value)
 		f.change(parent, "well")
 	}
 	way.move()
 	f.patch(bystander, `{"spec":{"value":"moved"}}`)
-	f.event(bystander, "SyncError", "did not answer within 3s")
+	f.told(bystander, "did not answer within 3s")
 	kit.Eventually(t, healed, func() error {
 		if got := f.children("bystander-")["bystander-0"]; got != "moved" {
 			return fmt.Errorf("the child has %q", got)

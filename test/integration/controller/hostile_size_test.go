@@ -206,9 +206,9 @@ func TestNumbers(t *testing.T) {
 			f.hooks.WaitRequests(soon, "/sync", calls+1)
 
 			beyond := f.thing("beyond", object{"count": 1, "value": "x"})
-			f.event(beyond, "SyncError", "children[0].spec.x is 1e400", "float64")
+			f.told(beyond, "children[0].spec.x is 1e400", "float64")
 			typed := f.thing("typed", object{"count": 1, "value": "x"})
-			f.event(typed, "SyncError", "typed.whole")
+			f.told(typed, "typed.whole")
 
 			writes := map[string]int{}
 			for _, one := range f.writes() {

@@ -41,6 +41,7 @@ const (
 	headerReferer       = "Referer"
 	headerContentType   = "Content-Type"
 	headerAccept        = "Accept"
+	headerIdempotency   = "Idempotency-Key"
 
 	typeJSON = "application/json"
 )
@@ -94,6 +95,10 @@ func (c *Caller) Call(ctx context.Context, about string, body []byte) ([]byte, e
 	}
 	request.Header.Set(headerContentType, typeJSON)
 	request.Header.Set(headerAccept, typeJSON)
+	// Without a value it is not sent. It says that a call may be made again by the
+	// client itself if a kept-alive connection turns out to be closed, which servers
+	// do at any moment: hooks are asked the same again and again anyway.
+	request.Header[headerIdempotency] = []string{}
 	if line.credentials.authorization != "" {
 		request.Header.Set(headerAuthorization, line.credentials.authorization)
 	}

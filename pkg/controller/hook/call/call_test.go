@@ -1,6 +1,7 @@
 package call_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -393,5 +394,54 @@ func TestSizesOfAnswers(t *testing.T) {
 				t.Errorf("announced %v: %d of %d bytes, %v", announced, len(answer), size, err)
 			}
 		}
+	}
+}
+
+// A server may close a kept-alive connection just when the next call goes out by
+// it. That is nobody's fault, and nobody hears of it.
+func TestConnectionThatWasClosedMeanwhile(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var calls atomic.Int32
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				for first := true; ; first = false {
+					request, err := http.ReadRequest(in)
+					if err != nil {
+						return
+					}
+					if _, sent := request.Header["Idempotency-Key"]; sent {
+						t.Error("the header is sent")
+					}
+					body, err := io.ReadAll(request.Body)
+					if err != nil || !first {
+						return // without an answer
+					}
+					calls.Add(1)
+					_, _ = fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+				}
+			}()
+		}
+	}()
+	pool := call.NewPool(prometheus.NewRegistry(), nil, clock.RealClock{})
+	caller := newCaller(t, pool, "http://"+listener.Addr().String(), time.Minute)
+	for i := range 3 {
+		body := fmt.Sprint("call ", i)
+		if answer, err := caller.Call(t.Context(), "", []byte(body)); err != nil || string(answer) != body {
+			t.Errorf("%s: %q, %v", body, answer, err)
+		}
+	}
+	if got := calls.Load(); got != 3 {
+		t.Errorf("%d calls were answered", got)
 	}
 }
