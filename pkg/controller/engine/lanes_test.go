@@ -268,32 +268,48 @@ func TestOneWorkerAlwaysMovesOn(t *testing.T) {
 	p.expire() // nobody waits
 	blocked(2)
 	p.ready.Store(1)
-	for done := false; !done; {
-		p.expire()
+	var broken, held <-chan result
+	for deadline := time.Now().Add(20 * time.Second); broken == nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("no pass is broken off")
+		}
+		p.clock.Step(stallAfter)
 		select {
 		case r := <-workers[2]:
-			if r.ended {
-				t.Fatal("a pass that was broken off is reported")
-			}
-			done = true
+			broken, held = reported(r), workers[3]
+		case r := <-workers[3]:
+			broken, held = reported(r), workers[2]
 		case <-time.After(time.Millisecond):
 		}
 	}
+	if r := <-broken; r.ended {
+		t.Error("a pass that was broken off is reported")
+	}
 	blocked(1)
 	// One is free now, so the other one is left alone.
-	p.expire()
+	p.clock.Step(stallAfter)
 	p.want(p.work("quick"), true)
 	p.await(&p.begun, "a", "b", "c", "d", "quick")
 	blocked(1)
 	// The pass that holds a worker is the first to get a place, then the one that was
 	// broken off.
 	release["a"]()
-	p.want(workers[3], false)
+	p.want(held, false)
 	release["b"]()
-	p.await(&p.begun, "a", "b", "c", "d", "quick", "c")
+	again := "c"
+	if held == workers[2] {
+		again = "d"
+	}
+	p.await(&p.begun, "a", "b", "c", "d", "quick", again)
 	release["c"]()
 	release["d"]()
 	p.lanes.wait()
+}
+
+func reported(r result) <-chan result {
+	out := make(chan result, 1)
+	out <- r
+	return out
 }
 
 func TestPanicInAPassOfItsOwnGoroutine(t *testing.T) {

@@ -42,7 +42,7 @@ const toldBytes = 600
 
 // problemLimit is how many bytes of one problem are told: a name in it may be as
 // long as the answer of the hook.
-const problemLimit = 1000
+const problemLimit = 700
 
 // fail notes what went wrong.
 func (p *Pass) fail(err error) { p.problems = append(p.problems, err) }

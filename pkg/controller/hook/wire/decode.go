@@ -32,6 +32,10 @@ const MaxDepth = 500
 // takes many times the memory of its text.
 const MaxValue = 3 << 20
 
+// MaxChildren is how many children an answer may have. Each takes some kilobytes of
+// memory until it is written.
+const MaxChildren = 100_000
+
 // MaxRules is how many rules an answer of a customize hook may have, and MaxNames
 // how many names they may have together. They are kept for each parent, and each
 // rule is a search.
@@ -534,6 +538,9 @@ func decodeChildren(name string, raw jsontext.Value) (hook.Presence, []hook.Chil
 	}
 	var children []hook.Child
 	err := elements(name, raw, func(path string, raw jsontext.Value) error {
+		if len(children) == MaxChildren {
+			return &object.FieldError{Path: name, Problem: fmt.Sprintf("has more than %d elements; divide them among several parents", MaxChildren)}
+		}
 		if err := checkValue(path, raw); err != nil {
 			return err
 		}

@@ -450,6 +450,16 @@ func TestHostileAnswersAreBounded(t *testing.T) {
 		}
 	}
 
+	pods := func(n int) []byte {
+		return []byte(`{"children":[` + strings.TrimSuffix(strings.Repeat(pod("")+",", n), ",") + `]}`)
+	}
+	if got, _, err := v1.DecodeResponse(r, pods(wire.MaxChildren)); err != nil || len(got.Children) != wire.MaxChildren {
+		t.Error(err)
+	}
+	if _, _, err := v1.DecodeResponse(r, pods(wire.MaxChildren+1)); err == nil || !strings.Contains(err.Error(), "children has more than 100000") {
+		t.Error(err)
+	}
+
 	rules := func(n, names int) []byte {
 		list := strings.TrimSuffix(strings.Repeat(`"a",`, names), ",")
 		rule := `{"apiVersion":"v1","resource":"pods","names":[` + list + `]},`
