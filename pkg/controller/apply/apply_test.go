@@ -309,6 +309,23 @@ func TestContextEndsThePlan(t *testing.T) {
 	}
 }
 
+// A long plan ends soon after it is no longer wanted, and what was done of it is
+// known.
+func TestPlanThatIsNoLongerWanted(t *testing.T) {
+	k := kind("", "v1", "Pod", "pods")
+	var p plan.Plan
+	for i := range 100_000 {
+		p.Steps = append(p.Steps, plan.Step{Action: plan.Delete, Kind: k, Key: k.Key("ns", fmt.Sprint(i)), Observed: parse(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","uid":"u"}}`)})
+	}
+	var written atomic.Int32
+	w := fake{write: func(plan.Action, object.Key) error { written.Add(1); return nil }}
+	asked := 0
+	result := apply.RunWhile(t.Context(), w, p, 8, func() bool { asked++; return asked < 3 })
+	if !errors.Is(result.Interrupted, apply.ErrNotWanted) || len(result.Done) != int(written.Load()) || len(result.Done) == 0 || len(result.Done) > 1000 || asked != 3 {
+		t.Errorf("%d steps were done, %d known, after %d questions: %v", written.Load(), len(result.Done), asked, result.Interrupted)
+	}
+}
+
 func TestWhatWasWrittenIsSettled(t *testing.T) {
 	s := newServer()
 	in := plan.Input{

@@ -15,7 +15,7 @@ import (
 // ResponseLimit is how many bytes of an answer are read. An API server takes
 // objects of 1.5 MiB at most, and a request to it of 3 MiB; an answer with more
 // than this can hardly be meant.
-const ResponseLimit int64 = 16 << 20
+const ResponseLimit = 16 << 20
 
 // excerptRead is how much of the body of an error status is looked at.
 const excerptRead = 4 << 10
@@ -27,6 +27,11 @@ const (
 	largestFirst = 1 << 20
 )
 
+// largeAnswers is how many answers of one hook that are larger than largestFirst
+// are read at once. The others wait, as part of their own time: what a hook can
+// take of the memory must not grow with the number of workers.
+const largeAnswers = 2
+
 // Headers of a call.
 const (
 	headerAuthorization = "Authorization"
@@ -36,6 +41,7 @@ const (
 	headerReferer       = "Referer"
 	headerContentType   = "Content-Type"
 	headerAccept        = "Accept"
+	headerIdempotency   = "Idempotency-Key"
 
 	typeJSON = "application/json"
 )
@@ -58,6 +64,8 @@ type Caller struct {
 	metricsKey metricsKey
 	// answers is nil if ETags are off.
 	answers *answers
+	// large has a value for each large answer that is being read.
+	large chan struct{}
 
 	mu sync.Mutex // guards all below; never held while something is read or sent
 	// sources follow the references; nil before the first call.
@@ -87,6 +95,10 @@ func (c *Caller) Call(ctx context.Context, about string, body []byte) ([]byte, e
 	}
 	request.Header.Set(headerContentType, typeJSON)
 	request.Header.Set(headerAccept, typeJSON)
+	// Without a value it is not sent. It says that a call may be made again by the
+	// client itself if a kept-alive connection turns out to be closed, which servers
+	// do at any moment: hooks are asked the same again and again anyway.
+	request.Header[headerIdempotency] = []string{}
 	if line.credentials.authorization != "" {
 		request.Header.Set(headerAuthorization, line.credentials.authorization)
 	}
@@ -112,13 +124,17 @@ func (c *Caller) Call(ctx context.Context, about string, body []byte) ([]byte, e
 	case code == http.StatusTooManyRequests:
 		drain(response.Body)
 		return nil, &BusyError{After: retryAfter(response.Header.Get(headerRetryAfter), c.pool.clock.Now())}
+	case code == http.StatusSwitchingProtocols:
+		// Nobody asked for it. The connection is the hook's now: no deadline of the
+		// call would end a read.
+		return nil, &StatusError{Code: code}
 	default:
 		start, _ := io.ReadAll(io.LimitReader(response.Body, excerptRead))
 		drain(response.Body)
 		return nil, &StatusError{Code: code, Excerpt: excerpt(start, c.hidden(line), excerptLimit)}
 	}
 
-	answer, err := read(response)
+	answer, err := c.readAnswer(ctx, response)
 	if err != nil {
 		return nil, c.failure(ctx, line, err, func(err error) error { return &TruncatedError{Read: int64(len(answer)), Err: err} })
 	}
@@ -146,14 +162,15 @@ func (c *Caller) failure(ctx context.Context, line *line, err error, otherwise f
 	if errors.As(err, &tooLarge) {
 		return err
 	}
-	if ctx.Err() != nil {
-		if errors.Is(context.Cause(ctx), errTimeout) {
-			return &TimeoutError{Timeout: c.endpoint.Timeout}
-		}
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTimeout) {
 		return context.Cause(ctx)
 	}
-	// A connection that failed says something about the others to that host.
+	// A connection that failed, or fell silent, says something about the others to
+	// that host: it may have moved, and nobody is left to reset them.
 	line.transport.CloseIdleConnections()
+	if ctx.Err() != nil {
+		return &TimeoutError{Timeout: c.endpoint.Timeout}
+	}
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
 		// Its text repeats the address, which may have a password in it.
@@ -162,27 +179,56 @@ func (c *Caller) failure(ctx context.Context, line *line, err error, otherwise f
 	return otherwise(err)
 }
 
-// read returns the body, or what there was of it and an error.
-func read(response *http.Response) ([]byte, error) {
+// readAnswer returns the body, or what there was of it and an error.
+func (c *Caller) readAnswer(ctx context.Context, response *http.Response) ([]byte, error) {
 	if response.ContentLength > ResponseLimit {
 		return nil, &TooLargeError{Limit: ResponseLimit}
 	}
 	// One byte more than announced: the end is found without growing again.
-	body := make([]byte, 0, max(firstBlock, min(response.ContentLength+1, largestFirst)))
-	for {
-		n, err := response.Body.Read(body[len(body):cap(body)])
+	expected := response.ContentLength + 1
+	body, ended, err := readUpTo(response.Body, make([]byte, 0, max(firstBlock, min(expected, largestFirst))), largestFirst)
+	if ended || err != nil {
+		return body, err
+	}
+	select {
+	case c.large <- struct{}{}:
+		defer func() { <-c.large }()
+	case <-ctx.Done():
+		return body, ctx.Err()
+	}
+	if int64(cap(body)) < expected {
+		// It was no empty announcement.
+		body = grown(body, int(expected))
+	}
+	body, _, err = readUpTo(response.Body, body, ResponseLimit+1)
+	if len(body) > ResponseLimit {
+		return nil, &TooLargeError{Limit: ResponseLimit}
+	}
+	return body, err
+}
+
+// readUpTo reads on into body until it is full, that is has limit bytes, or the
+// source has ended.
+func readUpTo(from io.Reader, body []byte, limit int) (read []byte, ended bool, err error) {
+	for len(body) < limit {
+		if len(body) == cap(body) {
+			body = grown(body, min(2*cap(body), limit))
+		}
+		n, err := from.Read(body[len(body):min(cap(body), limit)])
 		body = body[:len(body)+n]
 		switch {
-		case int64(len(body)) > ResponseLimit:
-			return nil, &TooLargeError{Limit: ResponseLimit}
 		case errors.Is(err, io.EOF):
-			return body, nil
+			return body, true, nil
 		case err != nil:
-			return body, err
-		case len(body) == cap(body):
-			body = slices.Grow(body, cap(body))
+			return body, false, err
 		}
 	}
+	return body, false, nil
+}
+
+// grown is body with that capacity and no more, unlike append's.
+func grown(body []byte, capacity int) []byte {
+	return append(make([]byte, 0, capacity), body...)
 }
 
 // drain reads a little of what is left, so that the connection can be used
