@@ -96,12 +96,35 @@ func TestManagedFieldsAreCut(t *testing.T) {
 
 // metadataOf is everything that was decoded.
 func metadataOf(o *object.Object) any {
-	m := o.GetObjectMeta().(*metav1.ObjectMeta)
-	m.Annotations = o.Annotations()
 	return struct {
 		Key  object.Key
-		Meta *metav1.ObjectMeta
-	}{o.Key(), m}
+		Meta metav1.ObjectMeta
+	}{o.Key(), metav1.ObjectMeta{
+		Namespace: o.Namespace(), Name: o.Name(), UID: o.UID(), ResourceVersion: o.ResourceVersion(), Generation: o.Generation(),
+		DeletionTimestamp: o.DeletionTimestamp(), Labels: o.Labels(), Annotations: o.Annotations(), OwnerReferences: o.OwnerReferences(), Finalizers: o.Finalizers(),
+	}}
+}
+
+func TestDecorator(t *testing.T) {
+	cases := []struct {
+		annotations, want string
+		has               bool
+	}{
+		{`{}`, "", false},
+		{`{"a":"b"}`, "", false},
+		{`{"a":"b","metacontroller.k8s.io/decorator-controller":"d"}`, "d", true},
+		{`{"metacontroller.k8s.io/decorator-controller":""}`, "", true},
+		{`{"metacontroller.k8s.io\u002fdecorator-controller":"\u0064"}`, "d", true},
+		{`{"metacontroller.k8s.io/decorator-controller":"c","metacontroller.k8s.io/decorator-controller":"d"}`, "d", true},
+		{`null`, "", false},
+	}
+	for _, c := range cases {
+		o := parse(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","annotations":`+c.annotations+`}}`)
+		got, has := o.Decorator()
+		if other, there := o.Annotation(object.DecoratorAnnotation); got != c.want || has != c.has || other != got || there != has {
+			t.Errorf("%s: %q, %v; as an annotation %q, %v", c.annotations, got, has, other, there)
+		}
+	}
 }
 
 func TestBadObjectsNameTheField(t *testing.T) {

@@ -108,35 +108,44 @@ type watched struct {
 // and then with every change, until ctx ends. The type is ADDED, MODIFIED or
 // DELETED.
 func (a api) watch(ctx context.Context, path, labelSelector string, each func(kind string, o watched) error) error {
-	stream, err := a.client.Get().AbsPath(path).
-		Param("watch", "true").Param("labelSelector", labelSelector).
-		Param("timeoutSeconds", strconv.Itoa(int(watchTimeout.Seconds()))).
-		Stream(ctx)
-	if err != nil {
-		return fmt.Errorf("cannot watch %q: %w", path, err)
+	version := ""
+	for ctx.Err() == nil {
+		stream, err := a.client.Get().AbsPath(path).
+			Param("watch", "true").Param("labelSelector", labelSelector).Param("resourceVersion", version).
+			Param("timeoutSeconds", strconv.Itoa(int(watchTimeout.Seconds()))).
+			Stream(ctx)
+		if err == nil {
+			version, err = follow(stream, version, each)
+		}
+		// The API server ends a watch whose reader is slow; it goes on from there.
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("cannot watch %q: %w", path, err)
+		}
 	}
+	return nil
+}
+
+// follow reads a watch until it ends, and returns the version to go on from.
+func follow(stream io.ReadCloser, version string, each func(kind string, o watched) error) (string, error) {
 	defer func() { _ = stream.Close() }()
-	decoder := json.NewDecoder(stream)
-	for {
+	for decoder := json.NewDecoder(stream); ; {
 		var event struct {
 			Type   string  `json:"type"`
 			Object watched `json:"object"`
 		}
 		err := decoder.Decode(&event)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, io.EOF) {
-			err = errors.New("the API server ended it")
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return version, nil
 		}
 		if err == nil && event.Type == "ERROR" {
 			err = errors.New(event.Object.Message)
 		}
 		if err == nil {
+			version = event.Object.Metadata.ResourceVersion
 			err = each(event.Type, event.Object)
 		}
 		if err != nil {
-			return fmt.Errorf("cannot watch %q: %w", path, err)
+			return version, err
 		}
 	}
 }

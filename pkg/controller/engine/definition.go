@@ -100,7 +100,7 @@ func (d *Definition) Parent(kind schema.GroupKind) *Parent {
 // controller: another one may have the same parent, and children of the same
 // kind.
 func (d *Definition) Marked(o *object.Object) bool {
-	mark, has := o.Annotation(object.DecoratorAnnotation)
+	mark, has := o.Decorator()
 	return has == (d.Mark != "") && mark == d.Mark
 }
 
