@@ -188,7 +188,7 @@ func TestNothingIsDeletedForADifferenceThatStays(t *testing.T) {
 				t.Errorf("deleted %t, failed %v", deleted, got.Failed)
 			}
 			if kept := len(got.Done) == 1 && got.Done[0].Kept; kept {
-				if mark := got.Settled(p)[observed.Key()]; mark != plan.MarkOf(observed, [32]byte{7}) || !got.Retry {
+				if mark, _ := got.Settled(p).Mark(observed.Key()); mark != plan.MarkOf(observed, [32]byte{7}) || !got.Retry {
 					t.Errorf("mark %v, retry %t", mark, got.Retry)
 				}
 			}
@@ -204,7 +204,7 @@ func TestAppliesAreNotSettledByAHandOver(t *testing.T) {
 	p := plan.Plan{Steps: []plan.Step{made, changed, handed}}
 	got := apply.Run(context.Background(), w, p, 1)
 	settled := got.Settled(p)
-	if _, ok := settled[handed.Key]; applied != 2 || len(got.Done) != 3 || len(settled) != 2 || ok {
+	if _, ok := settled.Mark(handed.Key); applied != 2 || len(got.Done) != 3 || len(settled) != 2 || ok {
 		t.Errorf("%d applied, done %v, settled %v", applied, got.Done, settled)
 	}
 	// An apply that meets no such kind will not by waiting.
@@ -339,7 +339,7 @@ func TestWhatWasWrittenIsSettled(t *testing.T) {
 	}
 	result := apply.Run(context.Background(), s, p, 1)
 	written := result.Done[0].Written
-	mark := result.Settled(p)[written.Key()]
+	mark, _ := result.Settled(p).Mark(written.Key())
 	if mark.UID != written.UID() || mark.ResourceVersion != written.ResourceVersion() || written.UID() == "" {
 		t.Fatalf("mark %+v of %s", mark, written.Body())
 	}

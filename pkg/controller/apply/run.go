@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -63,16 +62,20 @@ func (r Result) Err() error {
 // differently or changed it; it was asked, and will not be asked again until the
 // child or its desired state changes.
 func (r Result) Settled(p plan.Plan) plan.Settled {
-	settled := make(plan.Settled, len(p.Settled)+len(r.Done))
-	maps.Copy(settled, p.Settled)
+	if len(r.Done) == 0 {
+		return p.Settled
+	}
+	settled := make(plan.Settled, len(p.Settled), len(p.Settled)+len(r.Done))
+	copy(settled, p.Settled)
 	for _, done := range r.Done {
 		switch {
 		case done.Kept:
-			settled[done.Key] = plan.MarkOf(done.Observed, done.Desired)
+			settled = append(settled, plan.SettledChild{Key: done.Key, Mark: plan.MarkOf(done.Observed, done.Desired)})
 		case done.Written != nil && done.Action != plan.HandOver:
-			settled[done.Key] = plan.MarkOf(done.Written, done.Desired)
+			settled = append(settled, plan.SettledChild{Key: done.Key, Mark: plan.MarkOf(done.Written, done.Desired)})
 		}
 	}
+	settled.Sort()
 	return settled
 }
 

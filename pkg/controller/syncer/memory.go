@@ -171,6 +171,8 @@ func (m *memory) behind() *pending {
 	clear(m.pending[len(left):])
 	m.pending = left
 	if len(left) == 0 {
+		// Most parents wait for nothing most of the time, and there are many.
+		m.pending = nil
 		return nil
 	}
 	return &left[0]
