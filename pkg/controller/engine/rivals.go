@@ -49,7 +49,7 @@ type contender struct {
 }
 
 func contenderOf(declared *object.Object, definition Definition) contender {
-	metadata, _ := declared.Content()["metadata"].(map[string]any)
+	metadata, _ := declared.Field("metadata").(map[string]any)
 	created, _ := metadata["creationTimestamp"].(string)
 	return contender{definition: definition, created: created}
 }
