@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,8 +23,10 @@ func TestMain(m *testing.M) {
 		main() // one of the processes that the benchmark starts of itself
 		return
 	}
+	flag.Parse()
 	options, err := planeOptions(os.Stderr)
-	if err != nil {
+	// The runs wait more than they compute.
+	if err := errors.Join(err, flag.Set("test.parallel", strconv.Itoa(len(workload.Modes)))); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
