@@ -15,6 +15,9 @@ FUZZTIME ?= 30s
 SOAK_DURATION ?= 20m
 SOAK_CHANGES  ?= 100000
 
+# Flags of make bench, such as: --mode composite --parents 10000 --json bench.json
+BENCH_ARGS ?=
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -73,7 +76,11 @@ fuzz: ## Run every fuzz target for FUZZTIME
 	done
 
 .PHONY: bench
-bench: ## Run the benchmarks; compare two outputs with: go tool -modfile=test/tools/go.mod benchstat OLD NEW
+bench: controlplane ## Measure the controller from outside, beside a raw writer; BENCH_ARGS has flags (BENCH_ARGS=--help)
+	@$(GO) build -o bin/bench ./test/bench && exec bin/bench $(BENCH_ARGS)
+
+.PHONY: bench-micro
+bench-micro: ## Run the micro-benchmarks; compare two outputs with: go tool -modfile=test/tools/go.mod benchstat OLD NEW
 	$(GO) test -run '^$$' -bench . -benchmem -count 6 ./pkg/...
 
 .PHONY: soak

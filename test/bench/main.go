@@ -263,7 +263,7 @@ func (o *options) facts(ctx context.Context, l *lab) (report.Machine, error) {
 		return report.Machine{}, err
 	}
 	version := "unknown" // the public build has no such flag
-	if output, err := exec.CommandContext(ctx, o.Controller, "--version").Output(); err == nil {
+	if output, err := exec.CommandContext(ctx, o.Controller, "--version").CombinedOutput(); err == nil {
 		version = strings.TrimSpace(string(output))
 	}
 	return machine(kubernetes, version), nil

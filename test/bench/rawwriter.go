@@ -19,6 +19,9 @@ import (
 // as many as the controller.
 const writesOfParent = 8
 
+// rawReady is the line that the raw writer prints when it waits for jobs.
+const rawReady = "ready"
+
 // rawWriter is the floor: it makes the writes that a controller makes, and nothing
 // else. It watches nothing, asks nobody and compares nothing; the driver tells it
 // what to write.
@@ -42,6 +45,7 @@ func writeRaw(ctx context.Context, kubeconfig string, workers int, jobs io.Reade
 	if w.api, err = newAPI(config); err != nil {
 		return err
 	}
+	fmt.Println(rawReady)
 	pool, ctx := errgroup.WithContext(ctx)
 	next := make(chan workload.Job)
 	pool.Go(func() error {

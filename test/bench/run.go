@@ -175,10 +175,12 @@ func (r *run) prepare(ctx context.Context) error {
 	return r.untilStarted(ctx)
 }
 
-func (r *run) startSubject(ctx context.Context) (err error) {
-	if r.proc, err = r.subject.start(ctx); err != nil {
+func (r *run) startSubject(ctx context.Context) error {
+	proc, err := r.subject.start(ctx)
+	if err != nil {
 		return err
 	}
+	r.proc = proc
 	r.expectEnd = r.watchOver(r.proc)
 	return nil
 }

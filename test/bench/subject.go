@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -116,7 +117,7 @@ func newRaw(s settings, c *corner) *rawSubject {
 	return &rawSubject{workers: s.Workers, kubeconfig: c.kubeconfig}
 }
 
-func (r *rawSubject) start(context.Context) (*process.Process, error) {
+func (r *rawSubject) start(ctx context.Context) (*process.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("cannot find this program: %w", err)
@@ -135,7 +136,19 @@ func (r *rawSubject) start(context.Context) (*process.Process, error) {
 		return nil, err
 	}
 	r.pipe, r.encoder = to, json.NewEncoder(to)
-	return r.proc, nil
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	err = r.proc.Until(ctx, func(context.Context) error {
+		if !slices.Contains(r.proc.Tail(), rawReady) {
+			return errors.New("it is not ready")
+		}
+		return nil
+	})
+	if err != nil {
+		r.proc.Kill()
+		_ = to.Close()
+	}
+	return r.proc, err
 }
 
 func (r *rawSubject) tell(job workload.Job) error {

@@ -3,7 +3,6 @@ package workload
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
@@ -87,20 +86,3 @@ func (j Job) Written(n int) (Child, error) {
 	}}
 	return child, nil
 }
-
-// Sum is what a Job for a change of each parent writes altogether, by verb of the API.
-func (p Plan) Sum(changes ...Change) map[string]int {
-	sum := map[string]int{}
-	for _, change := range changes {
-		job := p.JobFor(change, Parent{}, "")
-		sum["create"] += len(job.Create)
-		sum["update"] += len(job.Replace) + len(job.Seen)
-		if job.Annotate {
-			sum["patch"]++
-		}
-	}
-	return sum
-}
-
-// Children are the numbers of the children that are written.
-func (j Job) Children() []int { return slices.Concat(j.Create, j.Replace) }
