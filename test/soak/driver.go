@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	// drivers is how many make changes at once, each to parents of its own.
-	drivers = 16
+	// drivers is how many make changes at once, each to parents of its own. They are
+	// few: an API server that is slow is to slow them down, not to be flooded.
+	drivers = 4
 	// everyDecorated, everyRolling and everyGuest are which slots have tanks that
 	// are decorated too, that roll, and that wait for guests.
 	everyDecorated = 5

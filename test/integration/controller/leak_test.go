@@ -39,7 +39,7 @@ const (
 	// that many starts. What remains is the memory of events sent, which is bounded
 	// by a number of objects (client-go's event correlator, 4096).
 	heapBase     = 2 << 20
-	heapPerStart = 8 << 10
+	heapPerStart = 6 << 10
 	// seriesMore are series that may be new: codes of answers of the API server.
 	seriesMore = 10
 )
