@@ -22,6 +22,12 @@ func (r Reader) FromJSON(data []byte) (*Object, error) {
 	return parse(data, strip, r.FieldManager)
 }
 
+// Take is FromJSON for data that nobody else uses: it becomes the body of the
+// object.
+func (r Reader) Take(data []byte) (*Object, error) {
+	return parse(data, take, r.FieldManager)
+}
+
 // operationApply is the operation of fields that were written by server-side
 // apply, in metadata.managedFields.
 const operationApply = "Apply"

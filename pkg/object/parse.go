@@ -72,6 +72,8 @@ const (
 	strip treatment = iota
 	// keep makes it the body, as it is: nobody else has it.
 	keep
+	// take does both.
+	take
 )
 
 // parse reads metadata and checks the syntax of everything else. Where a key
@@ -92,19 +94,30 @@ func parse(data []byte, how treatment, manager string) (*Object, error) {
 }
 
 // parsers keeps what a parser needs anew for each object otherwise.
-var parsers = sync.Pool{New: func() any { return &parser{in: new(jsontext.Decoder)} }}
+var parsers = sync.Pool{New: func() any { return &parser{in: new(decoder)} }}
+
+// decoder reads JSON in which a key may occur twice.
+type decoder struct {
+	jsontext.Decoder
+	from bytes.Buffer
+}
+
+func (d *decoder) reset(data []byte) {
+	d.from = *bytes.NewBuffer(data)
+	d.Reset(&d.from, jsontext.AllowDuplicateNames(true))
+}
 
 // decoders keeps what it takes to read JSON.
-var decoders = sync.Pool{New: func() any { return new(jsontext.Decoder) }}
+var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
-// reading calls read with a decoder of data, of which a key may occur twice.
+// reading calls read with a decoder of data.
 func reading(data []byte, read func(in *jsontext.Decoder)) {
-	in := decoders.Get().(*jsontext.Decoder)
+	in := decoders.Get().(*decoder)
 	defer decoders.Put(in)
-	in.Reset(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
-	read(in)
+	in.reset(data)
+	read(&in.Decoder)
 	// What is kept must not keep anybody's data.
-	in.Reset(bytes.NewBuffer(nil), jsontext.AllowDuplicateNames(true))
+	in.reset(nil)
 }
 
 func (p *parser) reset(data []byte) {
@@ -112,7 +125,7 @@ func (p *parser) reset(data []byte) {
 		in: p.in, data: data,
 		labels: p.labels[:0], finalizers: p.finalizers[:0], owners: p.owners[:0],
 	}
-	p.in.Reset(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
+	p.in.reset(data)
 }
 
 // release gives the parser back, which must not keep anybody's data.
@@ -123,7 +136,7 @@ func (p *parser) release() {
 
 type parser struct {
 	data []byte
-	in   *jsontext.Decoder
+	in   *decoder
 	// nameStart is where the name of the member being read starts.
 	nameStart uint32
 
@@ -455,12 +468,6 @@ func (p *parser) object(how treatment) (*Object, error) {
 		annotations:     p.annotations,
 		body:            p.data,
 	}
-	if how == strip {
-		cut := p.managed
-		o.annotations = p.annotations.shifted(cut)
-		o.body = make([]byte, 0, len(p.data)-int(cut.end-cut.start))
-		o.body = append(append(o.body, p.data[:cut.start]...), p.data[cut.end:]...)
-	}
 	if !p.decorator.empty() {
 		mark := shared(p.decorator)
 		o.decorator = &mark
@@ -497,6 +504,16 @@ func (p *parser) object(how treatment) (*Object, error) {
 			Controller:         one.controller,
 			BlockOwnerDeletion: one.blockOwnerDeletion,
 		})
+	}
+	// The body comes last: to cut what is taken moves it.
+	switch cut := p.managed; how {
+	case strip:
+		o.annotations = p.annotations.shifted(cut)
+		o.body = make([]byte, 0, len(p.data)-int(cut.end-cut.start))
+		o.body = append(append(o.body, p.data[:cut.start]...), p.data[cut.end:]...)
+	case take:
+		o.annotations = p.annotations.shifted(cut)
+		o.body = append(p.data[:cut.start], p.data[cut.end:]...)
 	}
 	return o, nil
 }

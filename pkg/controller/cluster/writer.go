@@ -243,5 +243,5 @@ func (w *Writer) parse(result rest.Result) (*object.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return object.Reader{FieldManager: w.applier}.FromJSON(body)
+	return object.Reader{FieldManager: w.applier}.Take(body)
 }

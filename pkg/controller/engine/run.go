@@ -136,7 +136,7 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 		aside:  map[object.Key]*stalled{},
 	}
 	context.AfterFunc(ctx, r.lanes.shut)
-	skipNames := true
+	skipNames, lazy := true, logging.Lazy(log)
 	// It has a name and a reconciler: there is nothing that it could refuse.
 	typed, err := controller.NewTypedUnmanaged(definition.QueueName(), controller.TypedOptions[object.Key]{
 		SkipNameValidation:      &skipNames,
@@ -148,7 +148,7 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 			if key == nil {
 				return log.V(1)
 			}
-			return log.WithValues(logging.KeyParent, key.String())
+			return lazy.WithValues(logging.KeyParent, key.String())
 		},
 	})
 	if err == nil {

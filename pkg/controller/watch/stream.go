@@ -108,36 +108,47 @@ func (d *decoder) Close() { _ = d.body.Close() }
 
 // Decode waits for the next event.
 func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
-	raw, err := d.in.ReadValue()
+	token, err := d.in.ReadToken()
 	if err != nil {
 		return "", nil, err
 	}
-	var (
-		event watch.EventType
-		body  jsontext.Value
-	)
-	in := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
-	if token, err := in.ReadToken(); err != nil || token.Kind() != '{' {
+	if token.Kind() != '{' {
 		return "", nil, fmt.Errorf("cannot decode watch event: not an object")
 	}
-	for in.PeekKind() == '"' {
-		token, err := in.ReadToken()
+	var (
+		event   watch.EventType
+		decoded runtime.Object
+		// early is the object of an event that says its type after it.
+		early []byte
+	)
+	for d.in.PeekKind() == '"' {
+		// The name is gone once the value is read.
+		name, err := d.in.ReadValue()
 		if err != nil {
 			return "", nil, err
 		}
-		name := token.String()
-		value, err := in.ReadValue()
+		isType, isObject := string(name) == `"type"`, string(name) == `"object"`
+		value, err := d.in.ReadValue()
 		if err != nil {
 			return "", nil, err
 		}
-		switch name {
-		case "type":
+		switch {
+		case isType:
 			event = watch.EventType(bytes.Trim(value, `"`))
-		case "object":
-			body = bytes.Clone(value)
+		case isObject && event == "":
+			early = bytes.Clone(value)
+		case isObject:
+			if decoded, err = d.decode(event, value); err != nil {
+				return "", nil, err
+			}
 		}
 	}
-	decoded, err := d.decode(event, body)
+	if _, err := d.in.ReadToken(); err != nil {
+		return "", nil, err
+	}
+	if decoded == nil {
+		decoded, err = d.decode(event, early)
+	}
 	return event, decoded, err
 }
 
