@@ -99,9 +99,6 @@ func (o *Object) DeletionTimestamp() *metav1.Time {
 // Labels of the object, to be read only.
 func (o *Object) Labels() map[string]string { return o.labels }
 
-// Label is the value of one label, or empty.
-func (o *Object) Label(key string) string { return o.labels[key] }
-
 // Annotations of the object, decoded anew at each call: the caller owns the map.
 // It is nil if there are none.
 func (o *Object) Annotations() map[string]string {

@@ -216,7 +216,7 @@ func TestListItemsGetTheirType(t *testing.T) {
 		`{"metadata":{"name":"a","managedFields":[{}]},"spec":{}},` +
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"}},` +
 		` { "metadata":{"name":"c"}}]}`
-	list, err := object.ListFromJSON([]byte(text))
+	list, err := object.Reader{}.ListFromJSON([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,13 +236,18 @@ func TestListItemsGetTheirType(t *testing.T) {
 	for _, in := range []string{"", "{}", `{"kind":"Pod","apiVersion":"v1"}`, `{"kind":"PodList","apiVersion":"v1","items":[null]}`,
 		`{"kind":"PodList","apiVersion":"v1","items":[7]}`, `{"kind":"PodList","apiVersion":"v1","items":[{}]}`,
 		`{"kind":"PodList","items":[{"metadata":{"name":"a"}}]}`, `{"kind":"PodList","apiVersion":"v1","items":[]}x`} {
-		if _, err := object.ListFromJSON([]byte(in)); err == nil {
+		if _, err := (object.Reader{}).ListFromJSON([]byte(in)); err == nil {
 			t.Errorf("%q is a list", in)
 		}
 	}
-	empty, err := object.ListFromJSON([]byte(`{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}`))
+	empty, err := object.Reader{}.ListFromJSON([]byte(`{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}`))
 	if err != nil || len(empty.Items) != 0 {
 		t.Errorf("a list without items: %v, %v", empty, err)
+	}
+	// listKind of a custom kind may be anything.
+	odd, err := object.Reader{}.ListFromJSON([]byte(`{"kind":"Herd","apiVersion":"farm/v1","items":[{"apiVersion":"farm/v1","kind":"Cow","metadata":{"name":"a"}}]}`))
+	if err != nil || len(odd.Items) != 1 || odd.Items[0].Kind() != "Cow" {
+		t.Errorf("a list with a name of its own: %v, %v", odd, err)
 	}
 }
 

@@ -458,7 +458,7 @@ func TestPlansSettle(t *testing.T) {
 		for _, o := range s.all() {
 			// One that was deleted and made again has nothing of anybody's.
 			spec := o.Content()["spec"].(map[string]any)
-			if foreign[o.UID()] && (o.Label("foreign") != "1" || spec["foreign"] != int64(1)) {
+			if foreign[o.UID()] && (o.Labels()["foreign"] != "1" || spec["foreign"] != int64(1)) {
 				t.Fatalf("what somebody else wrote is gone: %s", o.Body())
 			}
 		}

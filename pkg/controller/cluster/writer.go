@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -110,9 +109,9 @@ func (w *Writer) HandOver(ctx context.Context, kind object.Kind, observed *objec
 	at := Path(kind, observed.Namespace(), observed.Name())
 	reading, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	live, err := w.client.Get().AbsPath(at).Do(reading).Raw()
+	live, err := Answer(w.client.Get().AbsPath(at).Do(reading))
 	if err != nil {
-		return nil, said(live, err)
+		return nil, err
 	}
 	now, err := object.FromJSON(live)
 	if err != nil {
@@ -240,38 +239,9 @@ func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) 
 }
 
 func (w *Writer) parse(result rest.Result) (*object.Object, error) {
-	body, err := result.Raw()
+	body, err := Answer(result)
 	if err != nil {
-		return nil, said(body, err)
-	}
-	return object.Reader{FieldManager: w.applier}.FromJSON(body)
-}
-
-// said is the error that the API server sent, where client-go made another of it:
-// of a Status without a reason, such as that of an apply with a field that the
-// schema does not have, it keeps nothing but the code.
-func said(body []byte, err error) error {
-	var known apierrors.APIStatus
-	if !errors.As(err, &known) {
-		return err
-	}
-	var status metav1.Status
-	if json.Unmarshal(body, &status) != nil || status.Kind != "Status" || status.Message == "" {
-		return err
-	}
-	status.Reason = cmp.Or(status.Reason, known.Status().Reason)
-	status.Code = cmp.Or(status.Code, known.Status().Code)
-	if status.Details == nil {
-		status.Details = known.Status().Details
-	}
-	return &apierrors.StatusError{ErrStatus: status}
-}
-
-// raw is the body of a result. Result.Raw has an error of its own for an answer
-// that is none; only Result.Error has the words of the API server.
-func raw(result rest.Result) ([]byte, error) {
-	if err := result.Error(); err != nil {
 		return nil, err
 	}
-	return result.Raw()
+	return object.Reader{FieldManager: w.applier}.FromJSON(body)
 }

@@ -1,10 +1,15 @@
 package engine
 
 import (
+	"context"
+	"maps"
+	"reflect"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -128,4 +133,67 @@ func disjoint(a, b labels.Selector) bool {
 		}
 	}
 	return false
+}
+
+// survey finds out which controllers there will be, so that none of them acts
+// for a moment where it gives way to another that starts later.
+func (h *Host) survey(ctx context.Context) {
+	for _, declared := range h.Declared.List() {
+		if ctx.Err() != nil {
+			return
+		}
+		if built, err := h.build(ctx, declared); err == nil {
+			h.mu.Lock()
+			h.contenders[declared.Name()] = contenderOf(declared, built.Definition)
+			h.mu.Unlock()
+		}
+	}
+}
+
+// recount looks again at controllers whose objects went between the survey and the
+// first event that is seen: no event tells of these, and others would leave
+// parents to them for ever.
+func (h *Host) recount(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	h.mu.Lock()
+	names := slices.Collect(maps.Keys(h.contenders))
+	h.mu.Unlock()
+	for _, name := range names {
+		if h.Declared.Get("", name) == nil {
+			queue.Add(request(name))
+		}
+	}
+}
+
+// contend notes what a controller is, nil that there is none of the name, and
+// tells the others whose turn it is now.
+func (h *Host) contend(name string, now *contender) {
+	h.mu.Lock()
+	if now == nil {
+		delete(h.contenders, name)
+		delete(h.elders, name)
+	} else {
+		h.contenders[name] = *now
+	}
+	var changed []*running
+	for other, one := range h.contenders {
+		before, after := h.elders[other], elders(one, h.contenders)
+		if len(before) == 0 && len(after) == 0 || reflect.DeepEqual(before, after) {
+			continue
+		}
+		h.elders[other] = after
+		if current := h.running[other]; current != nil && other != name {
+			current.syncer.GiveWay(after)
+			changed = append(changed, current)
+		}
+	}
+	h.mu.Unlock()
+	for _, one := range changed {
+		one.resync()
+	}
+}
+
+func (h *Host) eldersOf(name string) []Rival {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.elders[name]
 }

@@ -59,50 +59,19 @@ func (s *source) request(options metav1.ListOptions) *rest.Request {
 
 // ListWithContext is used with API servers that cannot stream a list.
 func (s *source) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	result := s.request(options).Do(ctx)
-	// Raw alone knows nothing of what the API server says about an error.
-	if err := result.Error(); err != nil {
-		return nil, err
-	}
-	raw, err := result.Raw()
+	raw, err := cluster.Answer(s.request(options).Do(ctx))
 	if err != nil {
 		return nil, err
 	}
-	var decoded struct {
-		metav1.ListMeta `json:"metadata"`
-		Items           []json.RawMessage `json:"items"`
-	}
-	if err := json.Unmarshal(raw, &decoded); err != nil {
+	page, err := s.reader().ListFromJSON(raw)
+	if err != nil {
 		return nil, fmt.Errorf("cannot decode list of %q: %w", s.kind.Resource, err)
 	}
-	out := &list{ListMeta: decoded.ListMeta, Items: make([]runtime.Object, 0, len(decoded.Items))}
-	for _, item := range decoded.Items {
-		parsed, err := s.reader().FromJSON(typed(item, s.kind))
-		if err != nil {
-			return nil, fmt.Errorf("cannot decode one of %q: %w", s.kind.Resource, err)
-		}
-		out.Items = append(out.Items, parsed)
+	out := &list{ListMeta: metav1.ListMeta{ResourceVersion: page.ResourceVersion, Continue: page.Continue}, Items: make([]runtime.Object, 0, len(page.Items))}
+	for _, item := range page.Items {
+		out.Items = append(out.Items, item)
 	}
 	return out, nil
-}
-
-// typed adds apiVersion and kind to an item of a list, where built-in kinds have
-// none.
-func typed(item []byte, kind object.Kind) []byte {
-	var header struct {
-		Kind string `json:"kind"`
-	}
-	trimmed := bytes.TrimSpace(item)
-	if json.Unmarshal(trimmed, &header) != nil || header.Kind != "" || len(trimmed) < 2 {
-		return item
-	}
-	apiVersion, _ := json.Marshal(kind.APIVersion())
-	name, _ := json.Marshal(kind.GroupVersionKind.Kind)
-	out := fmt.Appendf(nil, `{"kind":%s,"apiVersion":%s`, name, apiVersion)
-	if rest := bytes.TrimSpace(trimmed[1:]); rest[0] != '}' {
-		out = append(out, ',')
-	}
-	return append(out, trimmed[1:]...)
 }
 
 // List is ListWithContext for those who have no context.
