@@ -51,6 +51,8 @@ type lanes struct {
 	mu sync.Mutex // guards all below; never held while a pass is made
 	// aside are the parents whose last pass stalled, or whose present one does.
 	aside map[object.Key]*stalled
+	// working are the passes on workers; nil before the first one.
+	working map[object.Key]*pass
 	// taken is how many places are.
 	taken int
 	// blocked are passes that stall on their workers, for there was no place;
@@ -104,8 +106,10 @@ type pass struct {
 	breakOff context.CancelFunc
 
 	// aside says that it left its worker; over that it ended there; broken that it
-	// was broken off. Guarded by lanes.mu.
-	aside, over, broken bool
+	// was broken off. Again says that its parent is to have another one: something
+	// happened, and of a parent that leaves its worker the queue may show that only
+	// when it shows the end of the pass too. Guarded by lanes.mu.
+	aside, over, broken, again bool
 }
 
 // isolated keeps a panic of a pass from ending the program: no worker is above it
@@ -129,8 +133,14 @@ func (l *lanes) run(key object.Key) (Outcome, bool) {
 	l.mu.Lock()
 	parent := l.aside[key]
 	if parent == nil {
+		ctx, breakOff := l.begin()
+		p := &pass{key: key, done: make(chan Outcome, 1), left: make(chan struct{}), breakOff: breakOff}
+		if l.working == nil {
+			l.working = map[object.Key]*pass{}
+		}
+		l.working[key] = p
 		l.mu.Unlock()
-		return l.onWorker(key)
+		return l.onWorker(ctx, p)
 	}
 	defer l.mu.Unlock()
 	switch parent.state {
@@ -164,16 +174,14 @@ func (l *lanes) waitLocked(key object.Key, parent *stalled) {
 
 // onWorker makes a pass, and leaves it alone when it stalls and there is a place
 // for it.
-func (l *lanes) onWorker(key object.Key) (Outcome, bool) {
-	ctx, breakOff := l.begin()
-	p := &pass{key: key, done: make(chan Outcome, 1), left: make(chan struct{}), breakOff: breakOff}
+func (l *lanes) onWorker(ctx context.Context, p *pass) (Outcome, bool) {
 	l.passes.Go(func() {
-		defer breakOff()
+		defer p.breakOff()
 		begun := l.clock.Now()
-		outcome := l.sync(ctx, key)
+		outcome := l.sync(ctx, p.key)
 		switch aside, broken := l.over(p); {
 		case aside:
-			l.end(key, outcome, l.clock.Since(begun))
+			l.end(p.key, outcome, l.clock.Since(begun))
 		case broken:
 			close(p.left)
 		default:
@@ -204,6 +212,7 @@ func (l *lanes) over(p *pass) (aside, broken bool) {
 		return true, false
 	}
 	p.over = true
+	delete(l.working, p.key)
 	l.blocked = slices.DeleteFunc(l.blocked, func(other *pass) bool { return other == p })
 	if p.broken && !l.closed {
 		// It is to have its whole time, as soon as there is a place.
@@ -228,6 +237,8 @@ func (l *lanes) stalls(p *pass) {
 		l.blocked = append(l.blocked, p)
 		l.fillLocked()
 	case waiting && len(l.blocked) == l.places && l.blocked[0] == p:
+		// It must not get a place: what is left of it is no pass.
+		l.blocked = l.blocked[1:]
 		p.broken = true
 		p.breakOff()
 	}
@@ -250,10 +261,13 @@ func (l *lanes) end(key object.Key, outcome Outcome, took time.Duration) {
 func (l *lanes) note(later bool, keys ...object.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.aside) == 0 {
+	if len(l.aside) == 0 && len(l.working) == 0 {
 		return
 	}
 	for _, key := range keys {
+		if p := l.working[key]; p != nil {
+			p.again = true
+		}
 		parent := l.aside[key]
 		if parent == nil {
 			continue
@@ -280,7 +294,8 @@ func (l *lanes) fillLocked() {
 		l.blocked = l.blocked[1:]
 		p.aside = true
 		l.taken++
-		l.aside[p.key] = &stalled{state: stalledRunning}
+		delete(l.working, p.key)
+		l.aside[p.key] = &stalled{state: stalledRunning, again: p.again, urgent: p.again}
 		close(p.left)
 	}
 	for l.taken < l.places && !l.closed {
