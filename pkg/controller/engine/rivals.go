@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -61,31 +62,32 @@ func (c contender) olderThan(other contender) bool {
 	return c.definition.Name < other.definition.Name
 }
 
-// elders are the controllers to which mine gives way, by name. A
-// DecoratorController marks what it makes, and has none.
+// elders are the controllers to which mine gives way, by name.
 func elders(mine contender, all map[string]contender) []Rival {
-	if mine.definition.Kind != v1alpha1.CompositeControllerKind || mine.definition.Hooks.Sync == nil {
-		return nil
-	}
 	var found []Rival
-	for name, other := range all {
-		if name == mine.definition.Name || other.definition.Hooks.Sync == nil || !other.olderThan(mine) {
-			continue
-		}
-		kinds := sharedChildren(&mine.definition, &other.definition)
-		if len(kinds) > 0 && shareParents(&mine.definition, &other.definition) {
-			found = append(found, Rival{
-				Name: name, Kinds: kinds, parents: other.definition.Parents, finalizer: other.definition.Finalizer,
-			})
+	for _, other := range all {
+		if rival, is := elder(mine, other); is {
+			found = append(found, rival)
 		}
 	}
-	slices.SortFunc(found, func(a, b Rival) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(found, func(a, b Rival) int { return strings.Compare(a.Name, b.Name) })
 	return found
+}
+
+// elder says whether mine gives way to other. A DecoratorController marks what it
+// makes, and gives way to nobody.
+func elder(mine, other contender) (Rival, bool) {
+	if mine.definition.Kind != v1alpha1.CompositeControllerKind || mine.definition.Hooks.Sync == nil ||
+		other.definition.Name == mine.definition.Name || other.definition.Hooks.Sync == nil || !other.olderThan(mine) {
+		return Rival{}, false
+	}
+	kinds := sharedChildren(&mine.definition, &other.definition)
+	if len(kinds) == 0 || !shareParents(&mine.definition, &other.definition) {
+		return Rival{}, false
+	}
+	return Rival{
+		Name: other.definition.Name, Kinds: kinds, parents: other.definition.Parents, finalizer: other.definition.Finalizer,
+	}, true
 }
 
 func sharedChildren(a, b *Definition) []string {
@@ -176,7 +178,17 @@ func (h *Host) contend(name string, now *contender) {
 	}
 	var changed []*running
 	for other, one := range h.contenders {
-		before, after := h.elders[other], elders(one, h.contenders)
+		before := h.elders[other]
+		if other != name && !slices.ContainsFunc(before, func(elder Rival) bool { return elder.Name == name }) {
+			// Most have nothing to do with the one that changed.
+			if now == nil {
+				continue
+			}
+			if _, is := elder(one, *now); !is {
+				continue
+			}
+		}
+		after := elders(one, h.contenders)
 		if len(before) == 0 && len(after) == 0 || reflect.DeepEqual(before, after) {
 			continue
 		}
