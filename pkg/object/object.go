@@ -3,7 +3,6 @@ package object
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"time"
@@ -149,14 +148,8 @@ func (o *Object) Key() Key {
 // Body is the whole object as JSON, without metadata.managedFields, copied.
 func (o *Object) Body() string { return string(o.body) }
 
-// Size is how long Body is, in bytes.
-func (o *Object) Size() int { return len(o.body) }
-
-// WriteTo writes Body.
-func (o *Object) WriteTo(to io.Writer) (int64, error) {
-	n, err := to.Write(o.body)
-	return int64(n), err
-}
+// Bytes is Body itself, to be read only.
+func (o *Object) Bytes() []byte { return o.body }
 
 // AppendJSON appends the whole object as JSON.
 func (o *Object) AppendJSON(to []byte) []byte { return append(to, o.body...) }

@@ -89,7 +89,7 @@ func (w *Writer) Apply(ctx context.Context, kind object.Kind, o *object.Object) 
 	if err := checkPath(o); err != nil {
 		return nil, err
 	}
-	return w.write(ctx, w.applying(kind, o), o.AppendJSON(nil))
+	return w.write(ctx, w.applying(kind, o), o.Bytes())
 }
 
 // Preview is a dry run of Update, or of Apply.
@@ -98,7 +98,7 @@ func (w *Writer) Preview(ctx context.Context, kind object.Kind, o *object.Object
 	if apply {
 		request = w.applying(kind, o)
 	}
-	return w.write(ctx, request.Param("dryRun", metav1.DryRunAll), o.AppendJSON(nil))
+	return w.write(ctx, request.Param("dryRun", metav1.DryRunAll), o.Bytes())
 }
 
 // HandOver makes the fields of an object that were written by updates, and
@@ -152,20 +152,20 @@ func (w *Writer) Create(ctx context.Context, kind object.Kind, o *object.Object)
 	if err := checkPath(o); err != nil {
 		return nil, err
 	}
-	return w.write(ctx, w.client.Post().AbsPath(Path(kind, o.Namespace(), "")).Param("fieldManager", FieldManager), o.AppendJSON(nil))
+	return w.write(ctx, w.client.Post().AbsPath(Path(kind, o.Namespace(), "")).Param("fieldManager", FieldManager), o.Bytes())
 }
 
 // Update replaces an object that has not changed since it was read: a body with
 // a resourceVersion and a uid is refused by the API server with a conflict if
 // they are not the current ones.
 func (w *Writer) Update(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
-	return w.write(ctx, w.updating(kind, o), o.AppendJSON(nil))
+	return w.write(ctx, w.updating(kind, o), o.Bytes())
 }
 
 // UpdateStatus replaces the status of an object, by the subresource, under the
 // same conditions as Update.
 func (w *Writer) UpdateStatus(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
-	return w.write(ctx, w.client.Put().AbsPath(Path(kind, o.Namespace(), o.Name())+"/status").Param("fieldManager", FieldManager), o.AppendJSON(nil))
+	return w.write(ctx, w.client.Put().AbsPath(Path(kind, o.Namespace(), o.Name())+"/status").Param("fieldManager", FieldManager), o.Bytes())
 }
 
 // SetFinalizers replaces the finalizers of an object that has not changed since

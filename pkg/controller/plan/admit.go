@@ -118,7 +118,7 @@ func (m *maker) foreignMessage(child desired, foreign *object.Object) string {
 // hash is Mark.Desired: what the hook wrote, and what is put on it.
 func hash(o *object.Object, extra []byte) [32]byte {
 	sum := sha256.New()
-	_, _ = o.WriteTo(sum) // it takes everything
+	sum.Write(o.Bytes())
 	sum.Write([]byte{0})
 	sum.Write(extra)
 	return [sha256.Size]byte(sum.Sum(nil))

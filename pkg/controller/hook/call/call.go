@@ -21,7 +21,8 @@ const ResponseLimit = 16 << 20
 const excerptRead = 4 << 10
 
 // How the memory for a body grows: it begins with what was announced, as far as
-// that is not much, and doubles. An announcement alone must not cost much.
+// that is not much, or with firstBlock, and doubles. An announcement alone must not
+// cost much.
 const (
 	firstBlock   = 4 << 10
 	largestFirst = 1 << 20
@@ -185,8 +186,11 @@ func (c *Caller) readAnswer(ctx context.Context, response *http.Response) ([]byt
 		return nil, &TooLargeError{Limit: ResponseLimit}
 	}
 	// One byte more than announced: the end is found without growing again.
-	expected := response.ContentLength + 1
-	body, ended, err := readUpTo(response.Body, make([]byte, 0, max(firstBlock, min(expected, largestFirst))), largestFirst)
+	expected, first := response.ContentLength+1, int64(firstBlock)
+	if response.ContentLength >= 0 {
+		first = min(expected, largestFirst)
+	}
+	body, ended, err := readUpTo(response.Body, make([]byte, 0, first), largestFirst)
 	if ended || err != nil {
 		return body, err
 	}
