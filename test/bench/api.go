@@ -21,6 +21,8 @@ const (
 	requestTimeout = 30 * time.Second
 	// watchTimeout is how long the API server keeps a watch: longer than any run.
 	watchTimeout = 10 * time.Hour
+	// watchRetry is the time between two tries to begin one.
+	watchRetry = 100 * time.Millisecond
 )
 
 // api speaks JSON to an API server, without a limit of requests. The driver and
@@ -106,14 +108,37 @@ type watched struct {
 
 // watch calls each with every object that there is at the path and has the label,
 // and then with every change, until ctx ends. The type is ADDED, MODIFIED or
-// DELETED.
+// DELETED. A watch that breaks off before it showed anything is begun again for a
+// while: the watch cache of an API server that was started a moment ago may lag.
 func (a api) watch(ctx context.Context, path, labelSelector string, each func(kind string, o watched) error) error {
+	begin, shown := time.Now(), false
+	for {
+		err := a.watchOnce(ctx, path, labelSelector, func(kind string, o watched) error {
+			shown = true
+			return each(kind, o)
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		if shown || time.Since(begin) > startLimit {
+			return fmt.Errorf("cannot watch %q: %w", path, err)
+		}
+		select {
+		case <-time.After(watchRetry):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// watchOnce is one request of a watch. It ends with an error.
+func (a api) watchOnce(ctx context.Context, path, labelSelector string, each func(kind string, o watched) error) error {
 	stream, err := a.client.Get().AbsPath(path).
 		Param("watch", "true").Param("labelSelector", labelSelector).
 		Param("timeoutSeconds", strconv.Itoa(int(watchTimeout.Seconds()))).
 		Stream(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot watch %q: %w", path, err)
+		return err
 	}
 	defer func() { _ = stream.Close() }()
 	decoder := json.NewDecoder(stream)
@@ -122,21 +147,16 @@ func (a api) watch(ctx context.Context, path, labelSelector string, each func(ki
 			Type   string  `json:"type"`
 			Object watched `json:"object"`
 		}
-		err := decoder.Decode(&event)
-		if ctx.Err() != nil {
-			return nil
+		switch err := decoder.Decode(&event); {
+		case errors.Is(err, io.EOF):
+			return errors.New("the API server ended it")
+		case err != nil:
+			return err
+		case event.Type == "ERROR":
+			return errors.New(event.Object.Message)
 		}
-		if errors.Is(err, io.EOF) {
-			err = errors.New("the API server ended it")
-		}
-		if err == nil && event.Type == "ERROR" {
-			err = errors.New(event.Object.Message)
-		}
-		if err == nil {
-			err = each(event.Type, event.Object)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot watch %q: %w", path, err)
+		if err := each(event.Type, event.Object); err != nil {
+			return err
 		}
 	}
 }
