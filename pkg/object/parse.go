@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -513,7 +514,7 @@ func (p *parser) object(how treatment) (*Object, error) {
 		o.body = append(append(o.body, p.data[:cut.start]...), p.data[cut.end:]...)
 	case take:
 		o.annotations = p.annotations.shifted(cut)
-		o.body = append(p.data[:cut.start], p.data[cut.end:]...)
+		o.body = slices.Delete(p.data, int(cut.start), int(cut.end))
 	}
 	return o, nil
 }

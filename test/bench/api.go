@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,8 @@ const (
 	requestTimeout = 30 * time.Second
 	// watchTimeout is how long the API server keeps a watch: longer than any run.
 	watchTimeout = 10 * time.Hour
+	// watchRetry is the time between two tries to begin one.
+	watchRetry = 100 * time.Millisecond
 )
 
 // api speaks JSON to an API server, without a limit of requests. The driver and
@@ -106,23 +109,35 @@ type watched struct {
 
 // watch calls each with every object that there is at the path and has the label,
 // and then with every change, until ctx ends. The type is ADDED, MODIFIED or
-// DELETED.
+// DELETED. The API server ends a watch whose reader is slow, and refuses one for a
+// while after it was started: it is begun again where it ended.
 func (a api) watch(ctx context.Context, path, labelSelector string, each func(kind string, o watched) error) error {
-	version := ""
-	for ctx.Err() == nil {
+	version, ended := "", time.Now()
+	for {
 		stream, err := a.client.Get().AbsPath(path).
 			Param("watch", "true").Param("labelSelector", labelSelector).Param("resourceVersion", version).
 			Param("timeoutSeconds", strconv.Itoa(int(watchTimeout.Seconds()))).
 			Stream(ctx)
 		if err == nil {
-			version, err = follow(stream, version, each)
+			before := version
+			if version, err = follow(stream, version, each); version != before {
+				ended = time.Now()
+			}
 		}
-		// The API server ends a watch whose reader is slow; it goes on from there.
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && version != "":
 			return fmt.Errorf("cannot watch %q: %w", path, err)
+		case time.Since(ended) > startLimit:
+			return fmt.Errorf("cannot watch %q: %w", path, cmp.Or(err, errors.New("the API server ends it at once")))
+		}
+		select {
+		case <-time.After(watchRetry):
+		case <-ctx.Done():
+			return nil
 		}
 	}
-	return nil
 }
 
 // follow reads a watch until it ends, and returns the version to go on from.

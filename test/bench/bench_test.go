@@ -43,18 +43,6 @@ func testLab(t *testing.T) *lab {
 	return l
 }
 
-// tiny are settings for runs that are over soon.
-func tiny(t *testing.T, plan workload.Plan) settings {
-	return settings{
-		Controller: kit.Build(t, "./cmd/controller"),
-		// Runs beside one another, a lease each.
-		ControllerArgs: []string{"--singleton-lease-name=" + plan.Run},
-		Workers:        5, Phases: phaseNames(), Samples: 5,
-		Idle: time.Second, Quiet: 300 * time.Millisecond,
-		Log: t.Output(),
-	}
-}
-
 // cost is what a phase costs altogether. Writes and calls of the customize hook are
 // exact: they follow from what changed. Of calls of the sync hook there is one for
 // each thing that has to be seen, and one at most for each event that a watch

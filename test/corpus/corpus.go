@@ -33,8 +33,9 @@ type Verdict string
 const (
 	// None is for what has nothing to do with an instance.
 	None Verdict = "None"
-	// Image and Command are for what runs an instance.
-	Image   = Verdict(identify.ByImage)
+	// Image is for what runs an instance, by its image.
+	Image = Verdict(identify.ByImage)
+	// Command is for what runs an instance, by what is started.
 	Command = Verdict(identify.ByCommand)
 	// Flags is for a suspect.
 	Flags = Verdict(identify.ByFlags)

@@ -225,7 +225,7 @@ func (p Plan) Mark(round, sum int) string {
 	return strconv.Itoa(round)
 }
 
-// Names of a parent's children. They tell the parent's name.
+// ChildName is the name of the nth child of a parent. It tells the parent's name.
 func ChildName(parent string, n int) string { return parent + "-" + strconv.Itoa(n) }
 
 // ParentOf is the name of the parent of a child with this name.
