@@ -80,9 +80,7 @@ func measure(ctx context.Context, s settings, l *lab, plan workload.Plan, raw bo
 	if raw {
 		r.subject = newRaw(s, r.corner)
 	} else {
-		if r.controller, err = newController(s, r.corner, plan); err != nil {
-			return nil, err
-		}
+		r.controller = newController(s, r.corner, plan)
 		r.subject = r.controller
 		if r.hook, err = startHook(ctx); err != nil {
 			return nil, err

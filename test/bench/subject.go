@@ -55,30 +55,28 @@ type controllerSubject struct {
 }
 
 // newController prepares a controller that looks after one run.
-func newController(s settings, c *corner, plan workload.Plan) (*controllerSubject, error) {
-	metrics, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
-	profile, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
+func newController(s settings, c *corner, plan workload.Plan) *controllerSubject {
 	return &controllerSubject{
-		program: s.Controller, metrics: metrics, profile: profile,
+		program: s.Controller,
 		args: append([]string{
 			"--kubeconfig=" + c.kubeconfig,
-			"--metrics-address=" + metrics,
-			"--pprof-address=" + profile,
 			"--health-probe-bind-address=0",
 			"--workers=" + strconv.Itoa(s.Workers),
 			"--target-label-selector=" + workload.RunLabel + "=" + plan.Run,
 		}, s.ControllerArgs...),
-	}, nil
+	}
 }
 
 func (c *controllerSubject) start(context.Context) (_ *process.Process, err error) {
-	c.proc, err = process.Start(process.Spec{Name: "controller", Path: c.program, Args: c.args, Env: environment(), Grace: stopGrace})
+	// As late as can be: nothing keeps a free address free.
+	if c.metrics, err = freeAddress(); err != nil {
+		return nil, err
+	}
+	if c.profile, err = freeAddress(); err != nil {
+		return nil, err
+	}
+	args := append([]string{"--metrics-address=" + c.metrics, "--pprof-address=" + c.profile}, c.args...)
+	c.proc, err = process.Start(process.Spec{Name: "controller", Path: c.program, Args: args, Env: environment(), Grace: stopGrace})
 	return c.proc, err
 }
 
