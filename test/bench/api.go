@@ -108,19 +108,19 @@ type watched struct {
 
 // watch calls each with every object that there is at the path and has the label,
 // and then with every change, until ctx ends. The type is ADDED, MODIFIED or
-// DELETED. A watch that breaks off before it showed anything is begun again for a
-// while: the watch cache of an API server that was started a moment ago may lag.
+// DELETED. A watch that breaks off goes on where it was: the API server ends one
+// whose client is slow, and refuses one that its own cache is too far behind for.
 func (a api) watch(ctx context.Context, path, labelSelector string, each func(kind string, o watched) error) error {
-	begin, shown := time.Now(), false
+	version, last := "", time.Now()
 	for {
-		err := a.watchOnce(ctx, path, labelSelector, func(kind string, o watched) error {
-			shown = true
+		err := a.watchOnce(ctx, path, labelSelector, version, func(kind string, o watched) error {
+			version, last = o.Metadata.ResourceVersion, time.Now()
 			return each(kind, o)
 		})
 		if ctx.Err() != nil {
 			return nil
 		}
-		if shown || time.Since(begin) > startLimit {
+		if time.Since(last) > startLimit {
 			return fmt.Errorf("cannot watch %q: %w", path, err)
 		}
 		select {
@@ -131,10 +131,10 @@ func (a api) watch(ctx context.Context, path, labelSelector string, each func(ki
 	}
 }
 
-// watchOnce is one request of a watch. It ends with an error.
-func (a api) watchOnce(ctx context.Context, path, labelSelector string, each func(kind string, o watched) error) error {
+// watchOnce is one request of a watch, from a version on. It ends with an error.
+func (a api) watchOnce(ctx context.Context, path, labelSelector, version string, each func(kind string, o watched) error) error {
 	stream, err := a.client.Get().AbsPath(path).
-		Param("watch", "true").Param("labelSelector", labelSelector).
+		Param("watch", "true").Param("labelSelector", labelSelector).Param("resourceVersion", version).
 		Param("timeoutSeconds", strconv.Itoa(int(watchTimeout.Seconds()))).
 		Stream(ctx)
 	if err != nil {
