@@ -23,6 +23,9 @@ const (
 	watchTimeout = 10 * time.Hour
 	// watchRetry is the time between two tries to begin one.
 	watchRetry = 100 * time.Millisecond
+	// watchSteady is how long a watch that shows nothing must last to be one that
+	// works.
+	watchSteady = 10 * time.Second
 )
 
 // api speaks JSON to an API server, without a limit of requests. The driver and
@@ -111,16 +114,20 @@ type watched struct {
 // DELETED. A watch that breaks off goes on where it was: the API server ends one
 // whose client is slow, and refuses one that its own cache is too far behind for.
 func (a api) watch(ctx context.Context, path, labelSelector string, each func(kind string, o watched) error) error {
-	version, last := "", time.Now()
+	version, failing := "", time.Now()
 	for {
+		begin := time.Now()
 		err := a.watchOnce(ctx, path, labelSelector, version, func(kind string, o watched) error {
-			version, last = o.Metadata.ResourceVersion, time.Now()
+			version, begin = o.Metadata.ResourceVersion, time.Time{}
 			return each(kind, o)
 		})
 		if ctx.Err() != nil {
 			return nil
 		}
-		if time.Since(last) > startLimit {
+		if time.Since(begin) > watchSteady { // it worked until now
+			failing = time.Now()
+		}
+		if time.Since(failing) > startLimit {
 			return fmt.Errorf("cannot watch %q: %w", path, err)
 		}
 		select {
