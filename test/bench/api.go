@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +23,9 @@ const (
 	watchTimeout = 10 * time.Hour
 	// watchRetry is the time between two tries to begin one.
 	watchRetry = 100 * time.Millisecond
+	// watchSteady is how long a watch that shows nothing must last to be one that
+	// works.
+	watchSteady = 10 * time.Second
 )
 
 // api speaks JSON to an API server, without a limit of requests. The driver and
@@ -109,28 +111,24 @@ type watched struct {
 
 // watch calls each with every object that there is at the path and has the label,
 // and then with every change, until ctx ends. The type is ADDED, MODIFIED or
-// DELETED. The API server ends a watch whose reader is slow, and refuses one for a
-// while after it was started: it is begun again where it ended.
+// DELETED. A watch that breaks off goes on where it was: the API server ends one
+// whose client is slow, and refuses one that its own cache is too far behind for.
 func (a api) watch(ctx context.Context, path, labelSelector string, each func(kind string, o watched) error) error {
-	version, ended := "", time.Now()
+	version, failing := "", time.Now()
 	for {
-		stream, err := a.client.Get().AbsPath(path).
-			Param("watch", "true").Param("labelSelector", labelSelector).Param("resourceVersion", version).
-			Param("timeoutSeconds", strconv.Itoa(int(watchTimeout.Seconds()))).
-			Stream(ctx)
-		if err == nil {
-			before := version
-			if version, err = follow(stream, version, each); version != before {
-				ended = time.Now()
-			}
-		}
-		switch {
-		case ctx.Err() != nil:
+		begin := time.Now()
+		err := a.watchOnce(ctx, path, labelSelector, version, func(kind string, o watched) error {
+			version, begin = o.Metadata.ResourceVersion, time.Time{}
+			return each(kind, o)
+		})
+		if ctx.Err() != nil {
 			return nil
-		case err != nil && version != "":
+		}
+		if time.Since(begin) > watchSteady { // it worked until now
+			failing = time.Now()
+		}
+		if time.Since(failing) > startLimit {
 			return fmt.Errorf("cannot watch %q: %w", path, err)
-		case time.Since(ended) > startLimit:
-			return fmt.Errorf("cannot watch %q: %w", path, cmp.Or(err, errors.New("the API server ends it at once")))
 		}
 		select {
 		case <-time.After(watchRetry):
@@ -140,27 +138,32 @@ func (a api) watch(ctx context.Context, path, labelSelector string, each func(ki
 	}
 }
 
-// follow reads a watch until it ends, and returns the version to go on from.
-func follow(stream io.ReadCloser, version string, each func(kind string, o watched) error) (string, error) {
+// watchOnce is one request of a watch, from a version on. It ends with an error.
+func (a api) watchOnce(ctx context.Context, path, labelSelector, version string, each func(kind string, o watched) error) error {
+	stream, err := a.client.Get().AbsPath(path).
+		Param("watch", "true").Param("labelSelector", labelSelector).Param("resourceVersion", version).
+		Param("timeoutSeconds", strconv.Itoa(int(watchTimeout.Seconds()))).
+		Stream(ctx)
+	if err != nil {
+		return err
+	}
 	defer func() { _ = stream.Close() }()
-	for decoder := json.NewDecoder(stream); ; {
+	decoder := json.NewDecoder(stream)
+	for {
 		var event struct {
 			Type   string  `json:"type"`
 			Object watched `json:"object"`
 		}
-		err := decoder.Decode(&event)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return version, nil
+		switch err := decoder.Decode(&event); {
+		case errors.Is(err, io.EOF):
+			return errors.New("the API server ended it")
+		case err != nil:
+			return err
+		case event.Type == "ERROR":
+			return errors.New(event.Object.Message)
 		}
-		if err == nil && event.Type == "ERROR" {
-			err = errors.New(event.Object.Message)
-		}
-		if err == nil {
-			version = event.Object.Metadata.ResourceVersion
-			err = each(event.Type, event.Object)
-		}
-		if err != nil {
-			return version, err
+		if err := each(event.Type, event.Object); err != nil {
+			return err
 		}
 	}
 }
