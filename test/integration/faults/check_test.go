@@ -20,6 +20,9 @@ import (
 // shownDifferences is how many differences from the model a message has.
 const shownDifferences = 8
 
+// sayPeriod is how often a wait says what it waits for.
+const sayPeriod = 15 * time.Second
+
 // state is what is there.
 type state struct {
 	parents  map[parentKey]*unstructured.Unstructured
@@ -188,6 +191,7 @@ func rolled(status map[string]any) bool {
 func (w *world) converge() time.Duration {
 	w.t.Helper()
 	begun := time.Now()
+	said := begun
 	for {
 		ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 		now, err := w.observe(ctx)
@@ -206,6 +210,10 @@ func (w *world) converge() time.Duration {
 		}
 		if time.Since(begun) > patience {
 			w.t.Fatalf("after %s there are %d differences from the model (seed %d), among them:\n%s", patience, len(left), w.seed, joinLines(left[:min(len(left), shownDifferences)]))
+		}
+		if time.Since(said) > sayPeriod {
+			said = time.Now()
+			w.t.Logf("still %d differences after %s, such as: %s", len(left), time.Since(begun).Round(time.Second), left[0])
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
