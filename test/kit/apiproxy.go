@@ -1,7 +1,7 @@
 package kit
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -16,7 +16,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -81,10 +80,15 @@ func NewAPIProxy(t testing.TB, cp *ControlPlane) *APIProxy {
 			t.Fatal(err)
 		}
 		p.targets = append(p.targets, &httputil.ReverseProxy{
-			Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+			Rewrite: func(r *httputil.ProxyRequest) {
+				r.SetURL(target)
+				// Watches may come compressed, too; their events are to be seen.
+				r.Out.Header.Del("Accept-Encoding")
+			},
 			Transport: &http.Transport{
-				TLSClientConfig:   &tls.Config{RootCAs: cp.CA().Pool(), MinVersion: tls.VersionTLS12},
-				ForceAttemptHTTP2: true,
+				TLSClientConfig:    &tls.Config{RootCAs: cp.CA().Pool(), MinVersion: tls.VersionTLS12},
+				ForceAttemptHTTP2:  true,
+				DisableCompression: true,
 			},
 			FlushInterval:  -1,
 			ErrorLog:       log.New(io.Discard, "", 0), // faults are wanted here
@@ -264,7 +268,7 @@ func (p *APIProxy) answered(response *http.Response) error {
 	if !ok || response.StatusCode != http.StatusOK {
 		return nil
 	}
-	one.body, one.lines = response.Body, bufio.NewReaderSize(response.Body, 64<<10)
+	one.body, one.events = response.Body, json.NewDecoder(response.Body)
 	response.Body = one
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,7 +282,7 @@ type proxiedWatch struct {
 	ctx    context.Context //nolint:containedctx // It is the request's, whose body this is.
 	cancel context.CancelCauseFunc
 	body   io.ReadCloser
-	lines  *bufio.Reader
+	events *json.Decoder
 	left   []byte
 	last   bool
 }
@@ -299,7 +303,8 @@ func (w *proxiedWatch) Read(b []byte) (int, error) {
 }
 
 func (w *proxiedWatch) next() error {
-	line, err := w.lines.ReadBytes('\n')
+	var event json.RawMessage
+	err := w.events.Decode(&event)
 	w.proxy.mu.Lock()
 	delay := w.proxy.delay
 	w.proxy.mu.Unlock()
@@ -321,12 +326,12 @@ func (w *proxiedWatch) next() error {
 	case err != nil:
 		return err
 	}
-	if strings.HasPrefix(string(line[:min(len(line), 20)]), `{"type":"ERROR"`) {
+	if bytes.HasPrefix(event, []byte(`{"type":"ERROR"`)) {
 		w.proxy.mu.Lock()
 		w.proxy.errors++
 		w.proxy.mu.Unlock()
 	}
-	w.left = line
+	w.left = append(event, '\n')
 	return nil
 }
 

@@ -143,7 +143,8 @@ func lateWrites(records []record) []string {
 func deletions(records []record) map[childKey]int {
 	out := map[childKey]int{}
 	for _, one := range records {
-		if one.Verb == "delete" && one.accepted() && !one.dryRun() {
+		isChild := one.ObjectRef.Resource == configMaps.Resource || one.ObjectRef.Resource == parts.Resource
+		if isChild && one.Verb == "delete" && one.accepted() && !one.dryRun() {
 			out[childKey{one.ObjectRef.Resource, one.ObjectRef.Name}]++
 		}
 	}
