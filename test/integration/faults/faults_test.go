@@ -50,7 +50,7 @@ func faults() []fault {
 	return []fault{
 		{name: "kill", breaks: "controller", rounds: func(s scale) int { return s.kills }, inject: (*world).kill},
 		{name: "api-server-kill", breaks: "api-server", load: outage, inject: (*world).killAPIServer},
-		{name: "api-server-restart", breaks: "api-server", load: outage, inject: (*world).restartAPIServer},
+		{name: "api-server-restart", breaks: "api-server", load: outage, inject: (*world).restartAPIServer, long: true},
 		{name: "etcd-paused", breaks: "etcd", load: outage, inject: (*world).pauseEtcd},
 		{name: "etcd-killed", breaks: "etcd", load: outage, inject: (*world).killEtcd},
 		{name: "lagging-api-server", breaks: "way", load: func(s scale) time.Duration { return min(2*s.outage, 20*time.Second) }, inject: (*world).lag},
@@ -256,7 +256,7 @@ func (w *world) lag() error {
 	slowLink.Delay(w.someTime(w.scale.outage/10) + 300*time.Millisecond)
 	defer slowLink.Delay(0)
 	defer w.proxy.To(0)
-	for i := range 6 {
+	for i := range 2 * w.scale.cuts {
 		w.proxy.To((i + 1) % 2)
 		w.proxy.Cut()
 		time.Sleep(w.scale.outage/8 + w.someTime(w.scale.outage/8))
@@ -265,7 +265,9 @@ func (w *world) lag() error {
 }
 
 func (w *world) cut() error {
-	for end := time.Now().Add(min(w.scale.outage, 10*time.Second)); time.Now().Before(end); time.Sleep(50*time.Millisecond + w.someTime(400*time.Millisecond)) {
+	// client-go waits longer after each cut, up to half a minute.
+	for range w.scale.cuts {
+		time.Sleep(50*time.Millisecond + w.someTime(400*time.Millisecond))
 		if w.chance.IntN(2) == 0 {
 			w.proxy.Cut()
 		} else {
@@ -287,7 +289,7 @@ func (w *world) expire() error {
 		return true
 	})
 	defer w.proxy.Intercept(nil)
-	for range 4 {
+	for range w.scale.cuts {
 		w.proxy.ExpireWatches()
 		time.Sleep(w.someTime(300 * time.Millisecond))
 		w.proxy.CutWatches()
@@ -306,6 +308,7 @@ func (w *world) compact() error {
 	if err := w.cp.CompactEtcd(w.t.Context()); err != nil {
 		return err
 	}
+	w.cp.KillAPIServer(1)
 	if err := w.cp.RestartAPIServer(w.t.Context(), 1); err != nil {
 		return err
 	}

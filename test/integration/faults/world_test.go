@@ -63,14 +63,16 @@ type scale struct {
 	// outage is how long what is broken stays so; hookOutage is that of hooks.
 	outage, hookOutage time.Duration
 	mixed              int
-	long               bool
+	// cuts is how often connections are cut in a round.
+	cuts int
+	long bool
 }
 
 func scaleFromEnvironment(t *testing.T) scale {
 	t.Helper()
-	out := scale{kills: 5, parents: 40, operations: 25, outage: 1500 * time.Millisecond, hookOutage: 1500 * time.Millisecond, mixed: 2}
+	out := scale{kills: 5, parents: 40, operations: 25, outage: 1500 * time.Millisecond, hookOutage: 1500 * time.Millisecond, mixed: 1, cuts: 2}
 	if os.Getenv("FAULT_LONG") != "" {
-		out = scale{kills: 50, parents: 300, operations: 120, outage: 30 * time.Second, hookOutage: 2 * time.Minute, mixed: 10, long: true}
+		out = scale{kills: 50, parents: 300, operations: 120, outage: 30 * time.Second, hookOutage: 2 * time.Minute, mixed: 10, cuts: 6, long: true}
 	}
 	if kills := os.Getenv("FAULT_KILLS"); kills != "" {
 		n, err := strconv.Atoi(kills)
