@@ -76,11 +76,11 @@ func TestLink(t *testing.T) {
 func TestAPIProxy(t *testing.T) {
 	cp := kit.Shared(t)
 	ns := kit.Namespace(t, cp.AdminConfig(0))
-	config, err := cp.TokenConfig(t.Context(), ns, "default")
+	grant(t, cp, ns)
+	config, err := cp.TokenConfig(t.Context(), ns, "proxied")
 	if err != nil {
 		t.Fatal(err)
 	}
-	grant(t, cp, ns)
 	proxy := kit.NewAPIProxy(t, cp)
 	maps := kubernetes.NewForConfigOrDie(proxy.Through(config)).CoreV1().ConfigMaps(ns)
 	admin := kubernetes.NewForConfigOrDie(cp.AdminConfig(0)).CoreV1().ConfigMaps(ns)
@@ -179,16 +179,20 @@ func launch(do func() error) <-chan error {
 	return done
 }
 
-// grant lets the default account of a namespace do what it likes there.
+// grant makes an account that may do what it likes in its namespace.
 func grant(t *testing.T, cp *kit.ControlPlane, ns string) {
 	t.Helper()
 	binding := `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: proxied, namespace: ` + ns + `}
+---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: anything, namespace: ` + ns + `}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: admin}
 subjects:
-- {kind: ServiceAccount, name: default, namespace: ` + ns + `}
+- {kind: ServiceAccount, name: proxied, namespace: ` + ns + `}
 `
 	if _, err := kit.ApplyYAML(t.Context(), cp.AdminConfig(0), []byte(binding)); err != nil {
 		t.Fatal(err)

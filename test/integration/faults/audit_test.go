@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/metacontroller-solo/solo/test/kit"
@@ -30,8 +31,11 @@ type record struct {
 	Completed  time.Time `json:"stageTimestamp"`
 }
 
+// credentialKey is where the API server notes which token a request came with.
+const credentialKey = "authentication.kubernetes.io/credential-id"
+
 func (r record) credential() string {
-	if ids := r.User.Extra["authentication.kubernetes.io/credential-id"]; len(ids) > 0 {
+	if ids := r.User.Extra[credentialKey]; len(ids) > 0 {
 		return ids[0]
 	}
 	return ""
@@ -149,4 +153,42 @@ func deletions(records []record) map[childKey]int {
 		}
 	}
 	return out
+}
+
+func TestLateWrites(t *testing.T) {
+	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
+	make := func(second int, who, resource, verb string, code int) record {
+		r := record{Verb: verb, Received: at(second), Completed: at(second)}
+		r.User.Extra = map[string][]string{credentialKey: {who}}
+		r.ObjectRef.Resource, r.ObjectRef.Name = resource, "x"
+		r.ResponseStatus.Code = code
+		return r
+	}
+	lease := func(second int, who string) record { return make(second, who, "leases", "update", 200) }
+	write := func(second int, who string, code int) record {
+		return make(second, who, "configmaps", "delete", code)
+	}
+	dry := write(9, "a", 200)
+	dry.RequestURI = "/api/v1/namespaces/default/configmaps/x?dryRun=All"
+	cases := []struct {
+		reason  string
+		records []record
+		late    int
+	}{
+		{"one run", []record{lease(1, "a"), write(2, "a", 200), lease(3, "a"), write(4, "a", 200)}, 0},
+		{"one after the other", []record{lease(1, "a"), write(2, "a", 200), lease(5, "b"), write(6, "b", 200)}, 0},
+		{"a late write", []record{lease(1, "a"), lease(5, "b"), write(6, "a", 200)}, 1},
+		{"a late write that was refused", []record{lease(1, "a"), lease(5, "b"), write(6, "a", 409)}, 0},
+		{"a late dry run", []record{lease(1, "a"), lease(5, "b"), dry}, 0},
+		{"a write without the lease", []record{lease(1, "a"), write(2, "c", 200)}, 1},
+		{"a lease that comes back", []record{lease(1, "a"), lease(5, "b"), lease(6, "a")}, 1},
+	}
+	for _, c := range cases {
+		if got := lateWrites(c.records); len(got) != c.late {
+			t.Errorf("%s: %q", c.reason, got)
+		}
+	}
+	if got := deletions([]record{write(1, "a", 200), write(2, "a", 404), dry}); got[childKey{"configmaps", "x"}] != 1 {
+		t.Errorf("deletions: %v", got)
+	}
 }

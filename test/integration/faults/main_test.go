@@ -11,7 +11,8 @@
 //
 // FAULT_SEED repeats a run's operations and faults. FAULT_KILLS, which is more
 // than the default in the long form (make test-faults), is the number of kills;
-// FAULT_LONG=1 makes outages and rounds long.
+// FAULT_LONG=1 makes outages and rounds long; FAULT_PARENTS is about how many
+// parents there are.
 package faults_test
 
 import (

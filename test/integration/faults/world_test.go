@@ -74,13 +74,18 @@ func scaleFromEnvironment(t *testing.T) scale {
 	if os.Getenv("FAULT_LONG") != "" {
 		out = scale{kills: 50, parents: 300, operations: 120, outage: 30 * time.Second, hookOutage: 2 * time.Minute, mixed: 10, cuts: 6, long: true}
 	}
-	if kills := os.Getenv("FAULT_KILLS"); kills != "" {
-		n, err := strconv.Atoi(kills)
-		if err != nil {
-			t.Fatalf("FAULT_KILLS is %q: %v", kills, err)
+	for name, value := range map[string]*int{"FAULT_KILLS": &out.kills, "FAULT_PARENTS": &out.parents} {
+		given := os.Getenv(name)
+		if given == "" {
+			continue
 		}
-		out.kills = n
+		n, err := strconv.Atoi(given)
+		if err != nil || n < 1 {
+			t.Fatalf("%s is %q, not a number of 1 or more", name, given)
+		}
+		*value = n
 	}
+	out.operations = min(out.operations, 25+out.parents/3)
 	return out
 }
 
