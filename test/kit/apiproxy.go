@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,7 +28,8 @@ import (
 // APIProxy stands between a program under test and the API servers, as a load
 // balancer does, and makes trouble on demand. It ends TLS, with a certificate that
 // the control plane's CA signed, so that it can answer in an API server's stead and
-// change what a watch says; tokens are passed on, client certificates cannot be.
+// change what a watch says (in JSON, not in protobuf); tokens are passed on, client
+// certificates cannot be.
 //
 //	program ── TLS ──> APIProxy ── TLS ──> API server 0, 1, ...
 //	                     │ Cut  Block  Intercept  ExpireWatches  CutWatches  DelayWatches
@@ -265,7 +267,8 @@ type watchKey struct{}
 func (p *APIProxy) answered(response *http.Response) error {
 	p.count(response.StatusCode)
 	one, ok := response.Request.Context().Value(watchKey{}).(*proxiedWatch)
-	if !ok || response.StatusCode != http.StatusOK {
+	// Others than JSON's events cannot be told apart; they are passed on as they are.
+	if !ok || response.StatusCode != http.StatusOK || !strings.HasPrefix(response.Header.Get("Content-Type"), jsonType) {
 		return nil
 	}
 	one.body, one.events = response.Body, json.NewDecoder(response.Body)
