@@ -82,7 +82,8 @@ func (r reader) template(fields map[string]json.RawMessage, into *object) error 
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, into.podSpec); err != nil {
 			return fmt.Errorf("%s: %w", r.layout.podSpecPath, err)
 		}
-		into.shape.Containers = r.signature.Containers(into.podSpec)
+		found := r.signature.Find(into.podSpec)
+		into.shape.Containers, into.shape.Suspects = found.Instances, found.Suspects
 	}
 	into.shape.Replicas = Replicas{Count: 1, Unbounded: r.layout.unbounded}
 	if r.layout.replicasPath == "" {

@@ -16,6 +16,8 @@ const (
 	RulePodNotPinned   Rule = "pod-not-pinned"
 	RuleTwoInOnePod    Rule = "two-in-one-pod"
 	RuleBecameInstance Rule = "became-instance"
+	// RuleSuspectedInstance warns, and never refuses.
+	RuleSuspectedInstance Rule = "suspected-instance"
 )
 
 // Verdict is what is to be done with an attempt.

@@ -34,11 +34,17 @@ var table = []rule{
 }
 
 // clause ends a first line with the holder, for whose name %s stands.
-func (f facts) clause() string {
-	if f.holder.Held() {
+func (f facts) clause() string { return clauseOf(f.holder) }
+
+func clauseOf(h Holder) string {
+	switch {
+	case h.Held():
 		return "; holder: %s"
+	case h.State == StateUnknown:
+		return ""
+	default:
+		return "; the slot is free"
 	}
-	return "; the slot is free"
 }
 
 // wantsSlot says whether an attempt that breaks no rule must get the slot
