@@ -364,7 +364,11 @@ func (l *Lease) tryRenew(ctx context.Context, held *coordinationv1.Lease) (*coor
 	}
 	current, err := leases.Get(ctx, l.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		// Someone deleted it. To create it again succeeds for one process only.
+		// Someone deleted it. To create it again succeeds for one process only, which
+		// must not be one that came too late: another may have had it in between.
+		if _, err := l.Until(); err != nil {
+			return nil, fmt.Errorf("%w: %q was deleted after the hold on it had ended", ErrLost, l.describe())
+		}
 		sent := l.now()
 		created := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}}
 		l.claim(created, sent.at)
