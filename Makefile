@@ -63,6 +63,13 @@ test: controlplane ## Run every test, the integration suites against a real API 
 test-race: controlplane ## The same with the race detector
 	@$(TOOL) gotestsum --format pkgname-and-test-fails --hide-summary skipped -- -race -timeout 25m ./...
 
+# How often the controller is killed in make test-faults.
+FAULT_KILLS ?= 50
+
+.PHONY: test-faults
+test-faults: controlplane ## The long form of the fault suite: FAULT_KILLS kills, outages of 30 s and more; FAULT_SEED repeats one
+	FAULT_LONG=1 FAULT_KILLS=$(FAULT_KILLS) $(GO) test -count 1 -timeout 90m -v ./test/integration/faults
+
 .PHONY: samples
 samples: controlplane ## Run every sample of config/samples end to end in a throwaway local cluster; part of make test
 	$(GO) test -count 1 -timeout 15m -v ./test/e2e

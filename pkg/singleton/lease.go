@@ -33,7 +33,11 @@ type Config struct {
 	// Process is a random id of this process.
 	Process string
 	Clock   clock.Clock
-	Log     logr.Logger
+	// Wall is the time of day without the process's own measure of time; nil takes
+	// Clock's. Go measures the time between two calls of Clock by a clock that
+	// nobody sets, but which stands still while a machine is suspended.
+	Wall clock.PassiveClock
+	Log  logr.Logger
 }
 
 // Lease is one process's hold on the Lease. It is used once.
@@ -44,33 +48,56 @@ type Lease struct {
 	// deadline is until when this process may write; zero before the Lease is
 	// taken. Guarded by mu.
 	deadline time.Time
+	// wallDeadline is the same by the time of day. Guarded by mu.
+	wallDeadline time.Time
 	// ended is true once the Lease was lost or is about to be given back: an
 	// answer that comes late moves the deadline no more. Guarded by mu.
 	ended bool
 }
 
+// ErrInDoubt says that by the time of day the hold on the Lease has ended, though
+// by the process's own measure it has not: someone set the clock, or the machine
+// was suspended and others had the Lease meanwhile. The next renewal tells.
+var ErrInDoubt = errors.New("the clock jumped: nothing is written until the singleton lease is renewed")
+
 // New makes a Lease that is not yet held.
 func New(config Config) *Lease { return &Lease{Config: config} }
 
 // Until returns until when this process may write, or ErrLost if it does not hold
-// the Lease at this moment. Every write asks first, and ends by then: a process
-// that was paused finds out here, before its timers do, and no write outlives the
-// hold on the Lease that allowed it.
+// the Lease at this moment, or ErrInDoubt until that is known again. Every write
+// asks first, and ends by then: a process that was paused finds out here, before
+// its timers do, and no write outlives the hold on the Lease that allowed it.
 func (l *Lease) Until() (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || !l.Clock.Now().Before(l.deadline) {
 		return time.Time{}, ErrLost
 	}
+	if !l.wall().Before(l.wallDeadline) {
+		return time.Time{}, ErrInDoubt
+	}
 	return l.deadline, nil
 }
 
+// wall is the time of day alone.
+func (l *Lease) wall() time.Time {
+	if l.Wall != nil {
+		return l.Wall.Now()
+	}
+	return l.Clock.Now().Round(0)
+}
+
+// instant is a moment by both clocks.
+type instant struct{ at, wall time.Time }
+
+func (l *Lease) now() instant { return instant{at: l.Clock.Now(), wall: l.wall()} }
+
 // heldSince moves the deadline after a write of the Lease that was sent at the
-// given time: whoever waits for its end saw it no earlier.
-func (l *Lease) heldSince(sent time.Time) {
+// given moment: whoever waits for its end saw it no earlier.
+func (l *Lease) heldSince(sent instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.deadline = sent.Add(RenewDeadline)
+	l.deadline, l.wallDeadline = sent.at.Add(RenewDeadline), sent.wall.Add(RenewDeadline)
 }
 
 // end makes every Until fail from now on.
@@ -145,6 +172,10 @@ func (l *Lease) Run(ctx context.Context, work func(context.Context) error) error
 type sighting struct {
 	version string
 	at      time.Time
+	// patience is how long the holder may take for its next renewal.
+	patience time.Duration
+	// looked is when the Lease was last found to be absent.
+	looked time.Time
 }
 
 // acquire returns the Lease as this process wrote it.
@@ -184,7 +215,9 @@ func (l *Lease) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	}
 }
 
-// tryAcquire takes the Lease if it is absent, free or past its time. It returns
+// tryAcquire takes the Lease if it is absent, free or past its time. One that goes
+// away, or is emptied by hand, while it is held is waited for as one that is held:
+// its holder does not know yet and still writes. It returns
 // the Lease when it was taken, else who holds it, or why that is unknown.
 func (l *Lease) tryAcquire(ctx context.Context, seen *sighting) (*coordinationv1.Lease, Holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, RenewDeadline)
@@ -192,9 +225,21 @@ func (l *Lease) tryAcquire(ctx context.Context, seen *sighting) (*coordinationv1
 	leases := l.Client.Leases(l.Namespace)
 	current, err := leases.Get(ctx, l.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		sent := l.Clock.Now()
+		sent := l.now()
+		if seen.patience > 0 {
+			// Someone deleted it under its holder, who does not know yet, goes on for
+			// a while and puts it back. If that does not come there is no holder.
+			// Between two looks that are far apart it may have been there again.
+			if seen.version != "" || sent.at.Sub(seen.looked) > 2*RetryPeriod {
+				seen.version, seen.at = "", sent.at
+			}
+			seen.looked = sent.at
+			if sent.at.Sub(seen.at) <= seen.patience {
+				return nil, Holder{Identity: "unknown"}, nil
+			}
+		}
 		created := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}}
-		l.claim(created, sent)
+		l.claim(created, sent.at)
 		created, err = leases.Create(ctx, created, metav1.CreateOptions{})
 		switch {
 		case err == nil:
@@ -210,11 +255,20 @@ func (l *Lease) tryAcquire(ctx context.Context, seen *sighting) (*coordinationv1
 	}
 
 	holder := HolderOf(current)
-	now := l.Clock.Now()
+	sent := l.now()
+	now := sent.at
+	// Whoever gives the Lease back takes its process off, too; one that was emptied
+	// by hand still has a holder that does not know.
+	held := !holder.Free() || holder.Process != ""
+	// Its own, if the answer to the write that took it was lost.
+	own := holder.Identity == l.Identity.String() && holder.Process == l.Process
 	if seen.version != current.ResourceVersion {
 		*seen = sighting{version: current.ResourceVersion, at: now}
+		if held && !own {
+			seen.patience = patience(holder)
+		}
 	}
-	if !holder.Free() && now.Sub(seen.at) <= patience(holder) {
+	if held && !own && now.Sub(seen.at) <= seen.patience {
 		return nil, holder, nil
 	}
 	updated := current.DeepCopy()
@@ -222,7 +276,7 @@ func (l *Lease) tryAcquire(ctx context.Context, seen *sighting) (*coordinationv1
 	updated, err = leases.Update(ctx, updated, metav1.UpdateOptions{})
 	switch {
 	case err == nil:
-		l.heldSince(now)
+		l.heldSince(sent)
 		return updated, Holder{}, nil
 	case apierrors.IsConflict(err):
 		return nil, holder, nil
@@ -310,10 +364,14 @@ func (l *Lease) tryRenew(ctx context.Context, held *coordinationv1.Lease) (*coor
 	}
 	current, err := leases.Get(ctx, l.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		// Someone deleted it. To create it again succeeds for one process only.
-		sent := l.Clock.Now()
+		// Someone deleted it. To create it again succeeds for one process only, which
+		// must not be one that came too late: another may have had it in between.
+		if _, err := l.Until(); err != nil {
+			return nil, fmt.Errorf("%w: %q was deleted after the hold on it had ended", ErrLost, l.describe())
+		}
+		sent := l.now()
 		created := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}}
-		l.claim(created, sent)
+		l.claim(created, sent.at)
 		created, err = leases.Create(ctx, created, metav1.CreateOptions{})
 		if err == nil {
 			l.heldSince(sent)
@@ -330,9 +388,9 @@ func (l *Lease) tryRenew(ctx context.Context, held *coordinationv1.Lease) (*coor
 }
 
 func (l *Lease) put(ctx context.Context, base *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	sent := l.Clock.Now()
+	sent := l.now()
 	updated := base.DeepCopy()
-	l.claim(updated, sent)
+	l.claim(updated, sent.at)
 	updated, err := l.Client.Leases(l.Namespace).Update(ctx, updated, metav1.UpdateOptions{})
 	if err != nil {
 		return nil, err

@@ -168,6 +168,11 @@ func (cp *ControlPlane) etcd() component {
 func (cp *ControlPlane) apiServer(server int) component {
 	l, name := cp.layout, apiServerName(server)
 	port := cp.ports[name]
+	etcd := address(cp.ports[etcdProgram])
+	if link := cp.options.EtcdLinks[server]; link != nil {
+		link.To(etcd)
+		etcd = link.Address()
+	}
 	args := []string{
 		"--bind-address=" + loopback,
 		"--advertise-address=" + loopback,
@@ -175,7 +180,7 @@ func (cp *ControlPlane) apiServer(server int) component {
 		// No Endpoints of the Service "kubernetes": they refuse loopback addresses.
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=" + ServiceCIDR,
-		"--etcd-servers=" + httpsURL(cp.ports[etcdProgram]),
+		"--etcd-servers=https://" + etcd,
 		"--etcd-cafile=" + l.cert(etcdCA),
 		"--etcd-certfile=" + l.cert(etcdClientCert),
 		"--etcd-keyfile=" + l.key(etcdClientCert),

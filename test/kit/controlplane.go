@@ -1,7 +1,9 @@
 package kit
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -55,6 +58,9 @@ type Options struct {
 	// WithoutControllers leaves out kube-controller-manager and kube-scheduler:
 	// namespaces then are never finalized, and get no default service account.
 	WithoutControllers bool
+	// EtcdLinks stand between API servers, by their number, and etcd; the control
+	// plane tells them where etcd is. They must outlive it.
+	EtcdLinks map[int]*Link
 	// AuditPolicyFile is an audit policy (audit.k8s.io/v1); each API server then
 	// writes its own log, see AuditLog.
 	AuditPolicyFile string
@@ -398,6 +404,47 @@ func (cp *ControlPlane) RestartAPIServer(ctx context.Context, server int) error 
 	return cp.restart(ctx, cp.apiServer(server))
 }
 
+// StopAPIServer asks an API server to end, and returns when it has.
+func (cp *ControlPlane) StopAPIServer(server int) {
+	if proc := cp.expectEnd(apiServerName(server)); proc != nil {
+		proc.Stop()
+	}
+}
+
+// PauseEtcd stops etcd where it is (SIGSTOP): connections stay open, and nothing
+// is answered.
+func (cp *ControlPlane) PauseEtcd() error { return cp.signal(etcdProgram, syscall.SIGSTOP) }
+
+// ResumeEtcd ends PauseEtcd.
+func (cp *ControlPlane) ResumeEtcd() error { return cp.signal(etcdProgram, syscall.SIGCONT) }
+
+func (cp *ControlPlane) signal(name string, sig syscall.Signal) error {
+	cp.mu.Lock()
+	inst := cp.running[name]
+	cp.mu.Unlock()
+	if inst == nil {
+		return fmt.Errorf("cannot signal %s: it was never started", name)
+	}
+	return inst.proc.Signal(sig)
+}
+
+// CompactEtcd makes etcd forget all but the newest state of each object.
+func (cp *ControlPlane) CompactEtcd(ctx context.Context) error {
+	client, at := httpClient(cp.pki.etcd, &cp.pki.etcdClient), httpsURL(cp.ports[etcdProgram])
+	var now struct {
+		Header struct {
+			Revision string `json:"revision"`
+		} `json:"header"`
+	}
+	if err := postJSON(ctx, client, at+"/v3/kv/range", map[string]any{"key": "AA==", "limit": "1"}, &now); err != nil {
+		return fmt.Errorf("cannot ask etcd for its revision: %w", err)
+	}
+	if err := postJSON(ctx, client, at+"/v3/kv/compaction", map[string]any{"revision": now.Header.Revision, "physical": true}, nil); err != nil {
+		return fmt.Errorf("cannot compact etcd: %w", err)
+	}
+	return nil
+}
+
 // StopEtcd ends etcd with SIGKILL: the API servers stay up and fail.
 func (cp *ControlPlane) StopEtcd() { cp.kill(etcdProgram) }
 
@@ -436,6 +483,34 @@ func (cp *ControlPlane) say(format string, args ...any) {
 	if cp.options.Log != nil {
 		_, _ = fmt.Fprintf(cp.options.Log, format+"\n", args...)
 	}
+}
+
+// postJSON posts to etcd's JSON gateway.
+func postJSON(ctx context.Context, client *http.Client, url string, body, into any) error {
+	content, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(content))
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s: %s", url, resp.Status, strings.TrimSpace(string(answer)))
+	}
+	if into == nil {
+		return nil
+	}
+	return json.Unmarshal(answer, into)
 }
 
 // answers200 is a readiness check: a GET of the URL answers 200.
