@@ -41,6 +41,8 @@ func (s *suite) admission(layers layers) {
 	objects := pin.Objects(pin.Options{
 		URL:      "https://" + s.balancer.address() + webhook.Path,
 		CABundle: s.cp.CA().CertPEM(),
+
+		TimeoutSeconds: s.timeout,
 	})
 	if layers == webhookOnly {
 		objects = slices.DeleteFunc(objects, func(object client.Object) bool {
