@@ -72,6 +72,10 @@ fuzz: ## Run every fuzz target for FUZZTIME
 bench: ## Run the benchmarks; compare two outputs with: go tool -modfile=test/tools/go.mod benchstat OLD NEW
 	$(GO) test -run '^$$' -bench . -benchmem -count 6 ./pkg/...
 
+.PHONY: bench-guard
+bench-guard: controlplane ## Measure the guard: time of a decision under load, cost for what it has nothing to do with
+	GUARD_BENCH_JSON=$(CURDIR)/dist/bench-guard.json $(GO) test ./test/integration/guard -run '^$$' -bench '^BenchmarkGuard$$' -benchtime 1x -timeout 20m
+
 .PHONY: lint
 lint: ## Run the linters
 	$(TOOL) golangci-lint run

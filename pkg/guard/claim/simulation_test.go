@@ -3,9 +3,7 @@ package claim_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -192,11 +190,16 @@ func (w *world) passes(d time.Duration) error {
 		if !l.busy(w) {
 			w.reconcile(l)
 		}
+		versions := len(w.stored)
 		w.finish(l.pass)
 		if err := w.check(); err != nil {
 			return err
 		}
-		w.tick(max(l.after, time.Millisecond))
+		if len(w.stored) > versions {
+			w.tick(time.Millisecond) // The change of the policy is an event.
+		} else {
+			w.tick(max(l.after, time.Millisecond))
+		}
 	}
 	return nil
 }
@@ -273,71 +276,111 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d handovers", handovers)
 }
 
-// found plays with other rules until something is wrong.
-func found(t *testing.T, rules rules, wrong func(*world, chooser) error) error {
-	t.Helper()
-	for seed := range uint64(400) {
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // No secret is drawn.
-		w := newWorld(rules)
-		err := wrong(w, func(_ string, n int) int { return random.IntN(n) })
-		w.end()
-		if err != nil {
-			t.Logf("seed %d: %v", seed, err)
-			return err
-		}
-	}
-	return nil
-}
-
 // TestFaultsAreFound shows that the simulation is able to see what it is there
 // for: it finds a guard that breaks each promise.
 func TestFaultsAreFound(t *testing.T) {
-	const moves = 300
-	plays := func(w *world, draw chooser) error { return w.play(draw, moves) }
-	short := func(change func(*rules)) rules {
+	bent := func(bend func(*rules)) *world {
 		changed := shipped
-		change(&changed)
-		return changed
+		bend(&changed)
+		return newWorld(changed)
 	}
+	a, b := identity("a"), identity("b")
 	tests := map[string]struct {
-		rules rules
-		wrong func(*world, chooser) error
+		bend func(*rules)
+		// play returns what the simulation says.
+		play func(*world) error
 	}{
-		// The history alone tells it: no invariant is asked.
-		"without compare-and-swap": {short(func(r *rules) { r.blind = true }), func(w *world, draw chooser) error {
-			for range 60 {
-				if err := movements[draw("move", 10)].do(w, draw); err != nil {
-					break
-				}
-			}
-			for len(w.tasks) > 0 {
-				w.finish(w.tasks[0])
-			}
+		// Both have read that the slot is free.
+		"without compare-and-swap": {func(r *rules) { r.blind = true }, func(w *world) error {
+			one, _ := w.create(0, a)
+			two, _ := w.create(1, b)
+			w.finish(one)
+			w.finish(two)
 			return w.explained()
 		}},
 		// A request that was let in outlives the reservation.
-		"reservation shorter than a request": {short(func(r *rules) { r.limits.Reservation = 5 * time.Second; r.limits.Release = 15 * time.Second }), plays},
+		"reservation shorter than a request": {func(r *rules) { r.limits.Reservation, r.limits.Release = 5*time.Second, 15*time.Second }, func(w *world) error {
+			one, _ := w.create(0, a)
+			for w.policy.Status.Holder == nil {
+				w.run(one, works)
+			}
+			if err := w.passes(40 * time.Second); err != nil {
+				return err
+			}
+			w.finish(one)
+			return w.check()
+		}},
 		// A Pod that was let in before the pin was cleared is stored after it.
-		"release shorter than a request": {short(func(r *rules) { r.limits.Release = 15 * time.Second }), plays},
-		// A guard still decides by the last holder. Only those who are refused
-		// notice; the history tells it.
-		"policy remembered for longer than a release": {short(func(r *rules) { r.maxAge = 10 * time.Minute }), plays},
+		"release shorter than a request": {func(r *rules) { r.limits.Release = 15 * time.Second }, func(w *world) error {
+			if err := w.whole(0, a); err != nil {
+				return err
+			}
+			w.tick(11 * time.Second) // Every API server knows.
+			w.makePod(0, w.made[0])
+			w.run(w.tasks[0], works) // Let in, and not yet stored.
+			clear(w.sets)
+			if err := w.passes(40 * time.Second); err != nil {
+				return err
+			}
+			if err := w.whole(0, b); err != nil {
+				return err
+			}
+			w.tick(5 * time.Second)
+			w.servers[0] = len(w.stored) - 1
+			return w.check()
+		}},
 		// An API server still pins the last holder.
-		"release shorter than the lag": {short(func(r *rules) { r.limits.Release = 5 * time.Second }), plays},
+		"release shorter than the lag": {func(r *rules) { r.limits.Release = 2 * time.Second }, func(w *world) error {
+			if err := w.whole(0, a); err != nil {
+				return err
+			}
+			if err := w.passes(20 * time.Second); err != nil {
+				return err
+			}
+			clear(w.sets)
+			if err := w.passes(3 * time.Second); err != nil {
+				return err
+			}
+			if err := w.whole(0, b); err != nil {
+				return err
+			}
+			w.servers[1] = len(w.stored) - 1
+			return w.check()
+		}},
+		// A guard still decides by the last holder.
+		"policy remembered for longer than a release": {func(r *rules) { r.maxAge = 10 * time.Minute }, func(w *world) error {
+			if err := w.whole(0, a); err != nil {
+				return err
+			}
+			if err := w.passes(time.Second); err != nil {
+				return err
+			}
+			if err := w.whole(0, b); err != nil { // Refused, and remembered.
+				return err
+			}
+			clear(w.sets)
+			if err := w.passes(2 * time.Minute); err != nil {
+				return err
+			}
+			_ = w.whole(0, b)
+			return w.explained()
+		}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if found(t, test.rules, test.wrong) == nil {
+			w := bent(test.bend)
+			defer w.end()
+			err := test.play(w)
+			if err == nil {
 				t.Fatal("nothing was found")
+			}
+			t.Log(err)
+			// The same with the limits that are shipped.
+			good := newWorld(shipped)
+			defer good.end()
+			if err := test.play(good); err != nil {
+				t.Fatalf("with the shipped limits: %v", err)
 			}
 		})
 	}
-	t.Run("none", func(t *testing.T) {
-		err := found(t, shipped, func(w *world, draw chooser) error {
-			return errors.Join(w.play(draw, moves), w.explained())
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	})
 }

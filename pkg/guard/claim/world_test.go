@@ -466,6 +466,9 @@ func (w *world) create(guard int, id decide.Identity) (*task, *linear.Operation)
 		case !allowed && decision.Verdict == decide.VerdictDeny:
 			operation.Outcome = linear.Vacant
 		case allowed && w.pause() == nil && !w.expired(t) && w.sets[id] == nil:
+			if holder := w.policy.Status.Holder; holder == nil || holder.Name != id.Name {
+				w.fault("StatefulSet %s was stored while the slot was %v", id.Name, holder)
+			}
 			w.sets[id] = set
 			w.made = append(w.made, made{id: id, uid: set.UID})
 			operation.Outcome = linear.Granted
