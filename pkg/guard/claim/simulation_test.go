@@ -198,7 +198,7 @@ func (w *world) passes(d time.Duration) error {
 		if len(w.stored) > versions {
 			w.tick(time.Millisecond) // The change of the policy is an event.
 		} else {
-			w.tick(max(l.after, time.Millisecond))
+			w.tick(min(max(l.after, time.Millisecond), until-w.now))
 		}
 	}
 	return nil
@@ -294,6 +294,10 @@ func TestFaultsAreFound(t *testing.T) {
 		"without compare-and-swap": {func(r *rules) { r.blind = true }, func(w *world) error {
 			one, _ := w.create(0, a)
 			two, _ := w.create(1, b)
+			for range 3 { // Up to the write.
+				w.run(one, works)
+				w.run(two, works)
+			}
 			w.finish(one)
 			w.finish(two)
 			return w.explained()
@@ -315,7 +319,9 @@ func TestFaultsAreFound(t *testing.T) {
 			if err := w.whole(0, a); err != nil {
 				return err
 			}
-			w.tick(11 * time.Second) // Every API server knows.
+			if err := w.passes(20 * time.Second); err != nil { // Every API server knows.
+				return err
+			}
 			w.makePod(0, w.made[0])
 			w.run(w.tasks[0], works) // Let in, and not yet stored.
 			clear(w.sets)

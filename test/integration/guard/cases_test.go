@@ -37,6 +37,8 @@ import (
 type trial struct {
 	*suite
 	namespace string
+	// all is the suite of all cases: what it starts outlives this one.
+	all *suite
 }
 
 // first and last are clients of the first and of the last API server that the
@@ -164,8 +166,9 @@ var casesInTurn = []struct {
 		for _, g := range c.running() {
 			c.balancer.drop(g.webhook)
 			g.process.Kill()
-			c.balancer.add(c.launch(g.config).webhook)
+			c.balancer.add(c.all.launch(g.config).webhook)
 		}
+		c.guards = c.all.guards
 		// They are asked before they are ready.
 		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
 		c.one(objects, c.startAll(objects, func(ctx context.Context, admin client.Client, object client.Object) error {
@@ -556,11 +559,10 @@ func TestCases(t *testing.T) {
 			s.admission(allLayers)
 			for _, each := range casesInTurn {
 				t.Run(each.name, func(t *testing.T) {
-					c := &trial{suite: s.of(t)}
+					c := &trial{suite: s.of(t), all: s}
 					c.namespace = c.suite.namespace("case")
 					each.run(c)
 					c.vacate()
-					s.guards = c.guards
 				})
 			}
 		})

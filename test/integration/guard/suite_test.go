@@ -163,7 +163,9 @@ func prepare(t testing.TB) *suite {
 // clean removes what tests left that runs, or would run, an instance.
 func (s *suite) clean() {
 	s.t.Helper()
-	s.eventually(func() error {
+	// Controllers make Pods of what was there a moment ago, and let go of Jobs'
+	// Pods in their own time.
+	kit.Eventually(s.t, 3*patience, func() error {
 		left := 0
 		for _, list := range []client.ObjectList{
 			&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &appsv1.ReplicaSetList{}, &appsv1.DaemonSetList{},
