@@ -130,6 +130,9 @@ func (h *historian) live(ctx context.Context, me int, random *rand.Rand) error {
 		switch {
 		case err == nil:
 			operation.Outcome = linear.Granted
+		case apierrors.IsAlreadyExists(err), apierrors.IsInternalError(err), apierrors.IsTimeout(err),
+			apierrors.IsForbidden(err) && strings.Contains(err.Error(), unready):
+			operation.Outcome = linear.Unknown
 		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "holds the slot"),
 			apierrors.IsForbidden(err) && strings.Contains(err.Error(), "is giving the slot back"):
 			operation.Outcome, operation.Holder = linear.Refused, h.named(err)
@@ -138,9 +141,6 @@ func (h *historian) live(ctx context.Context, me int, random *rand.Rand) error {
 			}
 		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "though none holds the slot"):
 			operation.Outcome = linear.Vacant
-		case apierrors.IsAlreadyExists(err), apierrors.IsInternalError(err), apierrors.IsTimeout(err),
-			apierrors.IsForbidden(err) && strings.Contains(err.Error(), unready):
-			operation.Outcome = linear.Unknown
 		default:
 			return err
 		}

@@ -99,6 +99,8 @@ func (s *suite) startAll(objects []client.Object, create func(context.Context, c
 // API server can only say that it got no answer, and lets nothing in. It returns
 // how often it asked.
 func insist(ctx context.Context, admin client.Client, object client.Object) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*patience)
+	defer cancel()
 	for asked := 1; ; asked++ {
 		try := object.DeepCopyObject().(client.Object)
 		err := admin.Create(ctx, try)
@@ -106,7 +108,9 @@ func insist(ctx context.Context, admin client.Client, object client.Object) (int
 		case err == nil:
 			object.SetUID(try.GetUID())
 			return asked, nil
-		case ctx.Err() != nil, apierrors.IsForbidden(err) && !strings.Contains(err.Error(), unready):
+		case ctx.Err() != nil:
+			return asked, err
+		case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), unready):
 			return asked, err
 		case apierrors.IsForbidden(err), apierrors.IsInternalError(err), apierrors.IsTimeout(err):
 		default:

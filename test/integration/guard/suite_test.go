@@ -66,6 +66,8 @@ type guard struct {
 	probes  string
 	metrics string
 	stderr  *buffer
+	// replaced says that it has ended and another one runs in its place.
+	replaced bool
 }
 
 // guardConfig is what differs between guards.

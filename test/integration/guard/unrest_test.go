@@ -25,9 +25,7 @@ type unrest struct {
 	longest time.Duration
 
 	killed, stalled int
-	// victims are those of this round.
-	victims []*guard
-	waiting sync.WaitGroup
+	waiting         sync.WaitGroup
 }
 
 // running are the guards that have not ended.
@@ -45,12 +43,14 @@ func (s *suite) running() []*guard {
 func (u *unrest) begin(round int) {
 	u.t.Helper()
 	guards := u.running()
+	if len(guards) < 3 {
+		return // One has ended by itself; settle starts another.
+	}
 	u.random.Shuffle(len(guards), func(i, j int) { guards[i], guards[j] = guards[j], guards[i] })
 	// The first rounds have one of each, so that a short run has, too.
 	if round == 2 || u.random.IntN(100) < u.often {
 		victim := guards[0]
 		u.killed++
-		u.victims = append(u.victims, victim)
 		u.after(u.upTo(60*time.Millisecond), victim.process.Kill)
 	}
 	if round == 4 || u.random.IntN(100) < u.often {
@@ -84,11 +84,21 @@ func (u *unrest) after(d time.Duration, do func()) {
 func (u *unrest) settle() {
 	u.t.Helper()
 	u.waiting.Wait()
-	for _, victim := range u.victims {
-		u.balancer.drop(victim.webhook)
-		u.balancer.add(u.launch(guardConfig{server: victim.config.server, args: u.args}).webhook)
+	u.revive(u.args...)
+}
+
+// revive starts a guard in place of each that has ended: one that was killed, or
+// one that led and could not renew its Lease in time.
+func (s *suite) revive(args ...string) {
+	s.t.Helper()
+	for i, g := range s.guards {
+		if _, ended := g.process.Status(); !ended || g.replaced {
+			continue
+		}
+		s.guards[i].replaced = true
+		s.balancer.drop(g.webhook)
+		s.balancer.add(s.launch(guardConfig{server: g.config.server, args: args}).webhook)
 	}
-	u.victims = nil
 }
 
 // drop sends no new connection to a target.
