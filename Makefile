@@ -94,6 +94,10 @@ bench-micro: ## Run the micro-benchmarks; compare two outputs with: go tool -mod
 soak: controlplane ## Run the controller under a day's worth of changes in SOAK_DURATION; fail if its memory grows (bin/soak has the plot)
 	$(GO) run ./test/soak -duration $(SOAK_DURATION) -changes $(SOAK_CHANGES)
 
+.PHONY: bench-guard
+bench-guard: controlplane ## Measure the guard: time of a decision under load, cost for what it has nothing to do with
+	GUARD_BENCH_JSON=$(CURDIR)/dist/bench-guard.json $(GO) test ./test/integration/guard -run '^$$' -bench '^BenchmarkGuard$$' -benchtime 1x -timeout 20m
+
 .PHONY: lint
 lint: ## Run the linters
 	$(TOOL) golangci-lint run

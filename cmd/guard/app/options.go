@@ -32,6 +32,7 @@ type serveOptions struct {
 	shutdownDelay      time.Duration
 	requestTimeout     time.Duration
 	releaseDelay       time.Duration
+	policyMaxAge       time.Duration
 	leaderElection     leaderElectionOptions
 	zap                *zap.Options
 }
@@ -57,6 +58,9 @@ const (
 // keeps a request.
 const reservationMargin = 15 * time.Second
 
+// defaultRequestTimeout is the API server's own default.
+const defaultRequestTimeout = time.Minute
+
 func (o *serveOptions) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "Path to a kubeconfig. Left out: the Pod's service account, else KUBECONFIG, else ~/.kube/config.")
 	flags.StringVar(&o.policy, "policy", guardv1alpha1.DefaultPolicyName, "Name of the SingletonPolicy to judge by.")
@@ -68,8 +72,9 @@ func (o *serveOptions) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.auditLog, "audit-log", audit.StandardOutput, "File to which decisions are appended, one JSON object a line; - for standard output.")
 	flags.StringVar(&o.replica, "replica", "", "Name of this guard in the audit log. Left out: "+envPodName+", else the host's name.")
 	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second, "How long requests are still taken after SIGTERM, while /readyz fails already.")
-	flags.DurationVar(&o.requestTimeout, "api-request-timeout", time.Minute, "The API server's --request-timeout. A claim that has not become an object is given up "+reservationMargin.String()+" later.")
-	flags.DurationVar(&o.releaseDelay, "release-delay", 10*time.Second, "How long the pin is cleared before the slot is free: the time in which every API server has surely seen it.")
+	flags.DurationVar(&o.requestTimeout, "api-request-timeout", defaultRequestTimeout, "The API server's --request-timeout. A claim that has not become an object is given up "+reservationMargin.String()+" later.")
+	flags.DurationVar(&o.releaseDelay, "release-delay", defaultRequestTimeout+reservationMargin, "How long the pin is cleared before the slot is free: the time in which every API server has surely seen it, and has stored or given up what it had let in before.")
+	flags.DurationVar(&o.policyMaxAge, "policy-max-age", time.Second, "How old the policy may be that a request is judged by while the holder is bound; 0 reads it for every request. At most half of --release-delay.")
 
 	l := &o.leaderElection
 	flags.BoolVar(&l.enabled, "leader-elect", true, "Let one of several guards keep the status of the policy. All of them answer requests.")
@@ -110,6 +115,9 @@ func (o *serveOptions) validate() error {
 		return errors.New("--audit-log is empty, use - for standard output, or a path")
 	case o.shutdownDelay < 0 || o.releaseDelay < 0:
 		return errors.New("--shutdown-delay and --release-delay must not be negative")
+	case o.policyMaxAge < 0 || o.policyMaxAge > o.releaseDelay/2:
+		// Twice as long, so that no pause of this process matters.
+		return fmt.Errorf("--policy-max-age %s must not be negative, nor above half of --release-delay %s", o.policyMaxAge, o.releaseDelay)
 	case o.requestTimeout <= 0:
 		return errors.New("--api-request-timeout must be above 0")
 	}

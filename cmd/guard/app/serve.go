@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -111,7 +112,7 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	if err := addWebhook(manager, config, options, slot, log); err != nil {
+	if err := addWebhook(ctx, manager, options, slot, log); err != nil {
 		return err
 	}
 	if err := addReconciler(manager, options, live); err != nil {
@@ -185,18 +186,33 @@ func newManager(config *rest.Config, options *serveOptions, base ctrl.Options) (
 	return manager, nil
 }
 
-func addWebhook(manager ctrl.Manager, config *rest.Config, options *serveOptions, slot *claim.Slot, log *audit.Log) error {
+func addWebhook(ctx context.Context, manager ctrl.Manager, options *serveOptions, slot *claim.Slot, log *audit.Log) error {
+	config := manager.GetConfig()
 	dynamicClient, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("cannot build a client for %s: %w", config.Host, err)
 	}
-	manager.GetWebhookServer().Register(webhook.Path, webhook.New(webhook.Deps{
+	judge := webhook.New(webhook.Deps{
 		Policy:  options.policy,
 		Slot:    slot,
 		Targets: targets{client: dynamicClient},
 		Record:  func(outcome webhook.Outcome) { log.Record(audit.Entry(outcome)) },
 		Clock:   clock.RealClock{},
-	}))
+		MaxAge:  options.policyMaxAge,
+	})
+	manager.GetWebhookServer().Register(webhook.Path, judge)
+	informer, err := manager.GetCache().GetInformer(ctx, &guardv1alpha1.SingletonPolicy{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("cannot watch SingletonPolicies: %w", err)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { judge.Changed() },
+		UpdateFunc: func(_, _ any) { judge.Changed() },
+		DeleteFunc: func(any) { judge.Changed() },
+	})
+	if err != nil {
+		return fmt.Errorf("cannot watch SingletonPolicies: %w", err)
+	}
 	return nil
 }
 

@@ -17,7 +17,10 @@ type Limits struct {
 	// (--request-timeout, 60s by default): an object may appear until then.
 	Reservation time.Duration
 	// Release is how long the pin is cleared before the slot is free: the bound
-	// within which every API server has seen that it was cleared.
+	// within which every API server has seen that it was cleared, and has stored
+	// or given up the Pods and StatefulSets that it had let in before. So it is
+	// longer than the API server keeps a request, too: a slow webhook of somebody
+	// else may lie between the pin and the write.
 	Release time.Duration
 }
 

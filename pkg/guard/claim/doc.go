@@ -13,5 +13,8 @@
 //   - a create is granted only with a write: an object made later than the slot
 //     was given away would need a request that outlived its reservation, and
 //     that is longer than the API server keeps a request;
-//   - a create whose object exists is answered "already exists", not allowed.
+//   - a create whose object exists is answered "already exists", not allowed;
+//   - the slot of a holder that is gone stays cleared for as long as the API
+//     server keeps a request, for another create of the holder, or its Pod, may
+//     have been admitted just before.
 package claim

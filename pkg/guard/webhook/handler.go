@@ -73,16 +73,27 @@ type Deps struct {
 	// Record is told every decision about a matching request. It must not wait.
 	Record func(Outcome)
 	Clock  clock.PassiveClock
+	// MaxAge is for how long a policy that was read is decided by while its
+	// holder is bound; zero reads it for every request. It must be shorter than
+	// the time for which a holder's pin is cleared before its slot is free.
+	MaxAge time.Duration
 }
 
 // Handler is the http.Handler of the webhook.
 type Handler struct {
 	deps       Deps
 	signatures signatures
+	recent     recent
 }
 
 // New makes a handler.
-func New(deps Deps) *Handler { return &Handler{deps: deps} }
+func New(deps Deps) *Handler {
+	return &Handler{deps: deps, recent: recent{clock: deps.Clock, maxAge: deps.MaxAge}}
+}
+
+// Changed tells the handler that the policy has changed, or may have: it is read
+// for the next request. Never calling it makes changes count MaxAge later.
+func (h *Handler) Changed() { h.recent.forget() }
 
 // ServeHTTP answers one review.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -23,6 +23,11 @@ func (h *Handler) judge(ctx context.Context, request *admissionv1.AdmissionReque
 	if !decide.Judges(attempt.Operation(request.Operation), request.SubResource) {
 		return Outcome{Decision: decide.Decision{Verdict: decide.VerdictAllow}}, nil
 	}
+	if policy := h.recent.get(); policy != nil {
+		if outcome, settled, err := h.settled(ctx, request, policy); settled || err != nil {
+			return outcome, err
+		}
+	}
 	for {
 		outcome, again, err := h.once(ctx, request)
 		if err != nil || !again {
@@ -33,25 +38,47 @@ func (h *Handler) judge(ctx context.Context, request *admissionv1.AdmissionReque
 	}
 }
 
-// once reads the policy and decides by it. again asks for another round.
-func (h *Handler) once(ctx context.Context, request *admissionv1.AdmissionRequest) (outcome Outcome, again bool, err error) {
-	policy, readErr := h.deps.Slot.Read(ctx)
-	signature, compileErr := h.signatures.of(policy, readErr)
-	rules, holder, customs := h.view(policy, errors.Join(readErr, compileErr))
+// settled decides by a policy that was read a moment ago. It does so only if
+// the holder is bound and the request does not ask for the slot; else settled is
+// false and the policy is to be read.
+func (h *Handler) settled(ctx context.Context, request *admissionv1.AdmissionRequest, policy *guardv1alpha1.SingletonPolicy) (outcome Outcome, settled bool, err error) {
+	if holder := policy.Status.Holder; holder == nil || holder.Phase != guardv1alpha1.HolderBound {
+		return Outcome{}, false, nil
+	}
+	signature, err := h.signatures.of(policy, nil)
+	if err != nil {
+		return Outcome{}, false, nil //nolint:nilerr // The live read says what is wrong with it.
+	}
+	outcome, err = h.decided(ctx, request, policy, signature, nil)
+	return outcome, err == nil && outcome.Decision.Verdict != decide.VerdictClaim, err
+}
 
+// decided is the decision by a policy, or without one where unreadable says why.
+func (h *Handler) decided(ctx context.Context, request *admissionv1.AdmissionRequest, policy *guardv1alpha1.SingletonPolicy, signature *identify.Signature, unreadable error) (Outcome, error) {
+	rules, holder, customs := h.view(policy, unreadable)
 	a, err := attempt.From(request, signature, customs)
 	if err != nil {
-		return Outcome{}, false, err
+		return Outcome{}, err
 	}
 	if a.Scale() && a.Raises() {
 		if a, err = h.scaled(ctx, a, signature, customs); err != nil {
-			return Outcome{}, false, err
+			return Outcome{}, err
 		}
 	}
-	outcome = Outcome{Attempt: a, Policy: rules, Decision: decide.Decide(a, rules, holder)}
-	if outcome.Decision.Verdict != decide.VerdictClaim {
-		return outcome, false, nil
+	return Outcome{Attempt: a, Policy: rules, Decision: decide.Decide(a, rules, holder)}, nil
+}
+
+// once reads the policy and decides by it. again asks for another round.
+func (h *Handler) once(ctx context.Context, request *admissionv1.AdmissionRequest) (outcome Outcome, again bool, err error) {
+	began := h.recent.begin()
+	policy, readErr := h.deps.Slot.Read(ctx)
+	h.recent.remember(began, policy)
+	signature, compileErr := h.signatures.of(policy, readErr)
+	outcome, err = h.decided(ctx, request, policy, signature, errors.Join(readErr, compileErr))
+	if err != nil || outcome.Decision.Verdict != decide.VerdictClaim {
+		return outcome, false, err
 	}
+	a := outcome.Attempt
 	taken, err := h.deps.Slot.Take(ctx, policy, signature, claim.Want{
 		Identity: decide.Identity{Namespace: a.Namespace, Name: a.Name},
 		UID:      a.ObjectUID,
@@ -64,7 +91,7 @@ func (h *Handler) once(ctx context.Context, request *admissionv1.AdmissionReques
 		log.FromContext(ctx).Error(err, "Cannot claim the slot", logging.KeyNamespace, a.Namespace, logging.KeyName, a.Name)
 		taken = decide.Claim{Result: decide.ClaimFailed, Why: err.Error()}
 	}
-	outcome.Decision = decide.Settle(a, rules, holder, taken)
+	outcome.Decision = decide.Settle(a, outcome.Policy, outcome.Decision.Holder, taken)
 	return outcome, false, nil
 }
 

@@ -38,17 +38,40 @@ const (
 // address in place of the Service, and removes them with the test.
 func (s *suite) admission(layers layers) {
 	s.t.Helper()
-	objects := pin.Objects(pin.Options{
-		URL:      "https://" + s.balancer.address() + webhook.Path,
-		CABundle: s.cp.CA().CertPEM(),
-	})
+	objects := s.objects()
+	pods := byPolicy
 	if layers == webhookOnly {
+		pods = byWebhook
 		objects = slices.DeleteFunc(objects, func(object client.Object) bool {
 			_, ok := object.(*admissionregistrationv1.ValidatingWebhookConfiguration)
 			return !ok
 		})
 	}
 	s.t.Cleanup(func() { s.remove(objects) })
+	s.put(objects, pods)
+}
+
+// installed installs all of them. The caller removes them.
+func (s *suite) installed() []client.Object {
+	s.t.Helper()
+	objects := s.objects()
+	s.put(objects, byPolicy)
+	return objects
+}
+
+func (s *suite) objects() []client.Object {
+	return pin.Objects(pin.Options{
+		URL:      "https://" + s.balancer.address() + webhook.Path,
+		CABundle: s.cp.CA().CertPEM(),
+
+		TimeoutSeconds: s.timeout,
+	})
+}
+
+// put creates admission objects and waits until each API server has them: Pods
+// are refused by the layer that is named.
+func (s *suite) put(objects []client.Object, pods string) {
+	s.t.Helper()
 	// The webhook configuration is the last of them and comes first here: once the
 	// guard has written that it is asked, no API server can load a policy for
 	// workloads that does not know.
@@ -63,10 +86,6 @@ func (s *suite) admission(layers layers) {
 	}
 	// Effective on every API server: probes that are refused, in dry runs that
 	// leave nothing behind.
-	pods := byWebhook
-	if layers == allLayers {
-		pods = byPolicy
-	}
 	s.asked()
 	for _, admin := range s.admins {
 		s.eventually(func() error {

@@ -60,6 +60,13 @@ func (b *balancer) point(targets ...string) {
 	b.reset()
 }
 
+// add sends new connections to one more target.
+func (b *balancer) add(target string) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	b.targets = append(b.targets, target)
+}
+
 // reset asks the API servers to connect again, and returns when they have let
 // go of every connection, so that none of them writes into a dead one.
 func (b *balancer) reset() {

@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,6 +59,71 @@ func TestGuardsKilled(t *testing.T) {
 	s.start(guardConfig{})
 	s.point()
 	refused(t, s.admin().Create(s.ctx(), statefulSet(namespace, "second")), "second-workload", namespace+"/mc")
+}
+
+// TestGuardsHang stalls every guard, so that it takes what it is asked and never
+// answers: each call is bounded, and otherwise it is as if they were dead.
+func TestGuardsHang(t *testing.T) {
+	s := prepare(t)
+	s.timeout = 2
+	for i := range 2 {
+		s.start(guardConfig{server: i % s.cp.APIServers()})
+	}
+	s.point()
+	s.admission(allLayers)
+	namespace := s.namespace("hang")
+	if err := s.admin().Create(s.ctx(), statefulSet(namespace, "mc")); err != nil {
+		t.Fatal(err)
+	}
+	s.phase(guardv1alpha1.HolderBound)
+	first := s.awaitPod(namespace, "mc-0", "")
+	scaled := deployment(namespace, "scaled")
+	scaled.Spec.Template = template(strangerImage)
+	if err := s.admin().Create(s.ctx(), scaled); err != nil {
+		t.Fatal(err)
+	}
+	s.strangers(namespace, "before")
+
+	t.Run("E07 hung replica", func(t *testing.T) {
+		hung := s.of(t)
+		for _, g := range hung.guards {
+			if err := g.process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = g.process.Signal(syscall.SIGCONT) }()
+		}
+		hung.strangers(namespace, "after")
+		for server, admin := range hung.admins {
+			if err := admin.Create(hung.ctx(), pod(namespace, "second", instanceImage)); !apierrors.IsForbidden(err) {
+				t.Fatalf("API server %d: a second instance got %v", server, err)
+			}
+			if err := admin.Create(hung.ctx(), statefulSet(namespace, "second")); !apierrors.IsInternalError(err) {
+				t.Fatalf("API server %d: a second workload got %v", server, err)
+			}
+			// It is asked about, for a scale does not say what it would run, and it
+			// goes on without an answer.
+			scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: int32(2 + server)}}
+			if err := admin.SubResource("scale").Update(hung.ctx(), scaled.DeepCopy(), client.WithSubResourceBody(scale)); err != nil {
+				t.Fatalf("API server %d: an unrelated scale got %v", server, err)
+			}
+		}
+		// The controller's own Pod comes back.
+		if err := hung.admin().Delete(hung.ctx(), pod(namespace, "mc-0", ""), client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+		hung.awaitPod(namespace, "mc-0", first)
+	})
+
+	// They go on, and so does everything. The API servers find out that the
+	// connections live.
+	s.eventually(func() error {
+		err := s.admin().Create(s.ctx(), statefulSet(namespace, "second"))
+		if apierrors.IsInternalError(err) {
+			return err
+		}
+		refused(t, err, "second-workload", namespace+"/mc")
+		return nil
+	})
 }
 
 // awaitPod waits for a Pod that is not the one of uid.

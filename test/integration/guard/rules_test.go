@@ -16,7 +16,7 @@ import (
 )
 
 // refused checks that a request was refused by a rule, with the holder's name.
-func refused(t *testing.T, err error, rule decide.Rule, holder string) {
+func refused(t testing.TB, err error, rule decide.Rule, holder string) {
 	t.Helper()
 	if !apierrors.IsForbidden(err) {
 		t.Fatalf("got %v, want a refusal by %s", err, rule)

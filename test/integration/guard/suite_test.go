@@ -52,6 +52,9 @@ type suite struct {
 	balancer *balancer
 	admins   []client.Client
 	guards   []*guard
+	// timeout is how many seconds an API server waits for a guard; zero is the
+	// default.
+	timeout int32
 }
 
 // guard is one process of the program.
@@ -63,6 +66,8 @@ type guard struct {
 	probes  string
 	metrics string
 	stderr  *buffer
+	// replaced says that it has ended and another one runs in its place.
+	replaced bool
 }
 
 // guardConfig is what differs between guards.
@@ -160,7 +165,9 @@ func prepare(t testing.TB) *suite {
 // clean removes what tests left that runs, or would run, an instance.
 func (s *suite) clean() {
 	s.t.Helper()
-	s.eventually(func() error {
+	// Controllers make Pods of what was there a moment ago, and let go of Jobs'
+	// Pods in their own time.
+	kit.Eventually(s.t, 3*patience, func() error {
 		left := 0
 		for _, list := range []client.ObjectList{
 			&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &appsv1.ReplicaSetList{}, &appsv1.DaemonSetList{},
@@ -287,6 +294,8 @@ func (s *suite) launch(config guardConfig) *guard {
 		"--bind-address=127.0.0.1", "--webhook-port=" + ports[0],
 		"--health-probe-bind-address=" + g.probes, "--metrics-bind-address=" + g.metrics,
 		"--audit-log=" + g.audit, "--replica=" + name, "--shutdown-delay=100ms", "--release-delay=1s",
+		// What a test changes by hand counts at once.
+		"--policy-max-age=0",
 		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms",
 	}, config.args...)
 	g.process, err = process.Start(process.Spec{Name: name, Path: program, Args: arguments, Stdout: io.Discard, Stderr: g.stderr})
