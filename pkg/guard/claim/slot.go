@@ -77,6 +77,13 @@ func (s *Slot) Take(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, 
 			return decide.Claim{}, err
 		}
 		if len(others) > 0 {
+			// It may be there because it got the slot since the policy was read: then
+			// that is the reason, and the holder's name the answer.
+			if now, err := s.Read(ctx); err != nil {
+				return decide.Claim{}, err
+			} else if now == nil || now.ResourceVersion != policy.ResourceVersion {
+				return decide.Claim{}, ErrConflict
+			}
 			return decide.Claim{Result: decide.ClaimCrowded, Others: others}, nil
 		}
 	}

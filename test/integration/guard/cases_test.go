@@ -561,8 +561,8 @@ func TestCases(t *testing.T) {
 					s.revive(caseArgs...)
 					c := &trial{suite: s.of(t), all: s}
 					c.namespace = c.suite.namespace("case")
+					defer c.vacate()
 					each.run(c)
-					c.vacate()
 				})
 			}
 		})

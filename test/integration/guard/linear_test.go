@@ -27,8 +27,11 @@ const (
 	defaultHistory = 8 * time.Second
 	// historians claim, hold and leave.
 	historians = 6
-	// historianNames is how many identities they use, so that some share one.
-	historianNames = 4
+	// historianNames is how many identities they use, so that two share one.
+	historianNames = historians - 1
+	// away is how long one that has left stays away at least, so that its name
+	// does not get the slot again and again.
+	away = 700 * time.Millisecond
 	// checkLimit bounds the check of a history.
 	checkLimit = 2 * time.Minute
 )
@@ -124,7 +127,7 @@ func (h *historian) record(operation linear.Operation) {
 // live claims, holds and leaves until ctx ends. Its last operation is finished.
 func (h *historian) live(ctx context.Context, me int, random *rand.Rand) error {
 	for ctx.Err() == nil {
-		name := fmt.Sprintf("mc-%d", random.IntN(historianNames))
+		name := fmt.Sprintf("mc-%d", me%historianNames)
 		admin := h.admins[random.IntN(len(h.admins))]
 		operation := linear.Operation{Client: me, ID: h.namespace + "/" + name, Call: h.since()}
 		object := statefulSet(h.namespace, name)
@@ -153,6 +156,10 @@ func (h *historian) live(ctx context.Context, me int, random *rand.Rand) error {
 		}
 		if err := h.leave(me, object); err != nil {
 			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(away):
 		}
 	}
 	return nil
