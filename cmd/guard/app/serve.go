@@ -194,6 +194,7 @@ func addWebhook(manager ctrl.Manager, config *rest.Config, options *serveOptions
 		Policy:  options.policy,
 		Slot:    slot,
 		Targets: targets{client: dynamicClient},
+		Nodes:   nodes{client: slot.Client},
 		Record:  func(outcome webhook.Outcome) { log.Record(audit.Entry(outcome)) },
 		Clock:   clock.RealClock{},
 	}))

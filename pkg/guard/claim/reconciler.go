@@ -108,7 +108,13 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 		return after, nil
 	}
 	var found []appsv1.StatefulSet
-	if policy.Status.Holder == nil {
+	if policy.Spec.Mode == guardv1alpha1.ModeSharded {
+		wait, err := r.shards(ctx, policy, signature)
+		if err != nil {
+			return 0, err
+		}
+		after = min(after, wait)
+	} else if policy.Status.Holder == nil {
 		if found, err = candidates(ctx, r.Client, signature); err != nil {
 			return 0, err
 		}
@@ -121,6 +127,9 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 		if wait := advance(&policy.Status, seen, r.Limits, metav1.NewTime(now)); wait > 0 {
 			after = min(after, wait)
 		}
+	}
+	if err := r.confirm(ctx, policy, signature); err != nil {
+		return 0, err
 	}
 	if wait := r.untilSurvey(policy.UID); wait > 0 {
 		after = min(after, wait)
@@ -236,6 +245,9 @@ func adopt(policy *guardv1alpha1.SingletonPolicy, found []appsv1.StatefulSet, no
 func Concerns(policy *guardv1alpha1.SingletonPolicy, object client.Object) bool {
 	holder := policy.Status.Holder
 	statefulSet, ok := object.(*appsv1.StatefulSet)
+	if len(policy.Status.Slots) > 0 {
+		return concernsShard(policy, object)
+	}
 	if !ok {
 		return holder != nil && object.GetNamespace() == holder.Namespace && strings.HasPrefix(object.GetName(), holder.Name+"-")
 	}

@@ -73,7 +73,7 @@ func TestDecide(t *testing.T) {
 	moved.Designated = &Identity{"new", "mc"}
 	absent := DefaultPolicy("metacontroller")
 	excepting := policy
-	excepting.Excepted = []Identity{{"dev", "try"}}
+	excepting.Excepted = []Exception{{Identity: Identity{"dev", "try"}}}
 
 	tests := map[string]struct {
 		a    attempt.Attempt
