@@ -48,6 +48,8 @@ type Reconciler struct {
 	// judge workloads themselves unless the condition Enforcing says that the
 	// guard is asked.
 	Gap func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error)
+	// Policy is the name of the policy that is judged by; empty for any.
+	Policy string
 
 	// mutex guards the maps below. Their keys are uids of policies.
 	mutex sync.Mutex
@@ -74,6 +76,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("cannot get SingletonPolicy %q: %w", request.Name, err)
+	}
+	if r.Policy != "" && policy.Name != r.Policy {
+		return reconcile.Result{}, r.disown(ctx, policy)
 	}
 	before := policy.Status.DeepCopy()
 	after, err := r.pass(ctx, policy)

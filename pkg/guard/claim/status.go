@@ -26,6 +26,7 @@ const maxInstances = 100
 const (
 	reasonJudged        = "Judged"
 	reasonInvalidMatch  = "InvalidMatch"
+	reasonNotJudged     = "NotJudgedBy"
 	reasonBreakGlass    = "BreakGlass"
 	reasonNoException   = "NoException"
 	reasonDeny          = "Deny"

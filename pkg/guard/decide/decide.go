@@ -91,7 +91,7 @@ func judged(a attempt.Attempt) bool {
 	case a.Operation == attempt.Create:
 		return a.New.Instance()
 	default:
-		return a.New.Instance() && (a.PodSpecChanged || a.Raises())
+		return a.New.Instance() && (a.PodSpecChanged || a.Raises() || a.New.OrdinalsStart != a.Old.OrdinalsStart)
 	}
 }
 

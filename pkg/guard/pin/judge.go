@@ -63,7 +63,7 @@ func podVariables() []variable {
 		" && request.namespace == h.namespace && (variables.name == h.name + '-0' || " + replica + ")" +
 		" && variables.owners.exists(o, o.kind == 'StatefulSet' && o.apiVersion == 'apps/v1' && o.uid == h.uid)" +
 		fmt.Sprintf(" && (request.operation != 'CREATE' || variables.user in ['%s', '%s'])))", StatefulSetController, ControllerManager)
-	return append(vars,
+	vars = append(vars,
 		variable{"instances", instances("object.spec", variables())},
 		// Read only for an update, which has an old object.
 		variable{"before", instances("oldObject.spec", variables())},
@@ -83,7 +83,7 @@ func podVariables() []variable {
 			when{"true", "'pod-not-pinned'"},
 		)},
 		message(
-			when{"variables.rule == 'two-in-one-pod'", "string(size(variables.instances)) + ' containers would run ' + variables.what + '; leave one'"},
+			when{"variables.rule == 'two-in-one-pod'", "string(size(variables.instances)) + ' containers would run ' + variables.what + ' (holder: ' + variables.who + '); leave one'"},
 			when{"variables.rule == 'became-instance'", "this Pod would become ' + variables.what + ', and holder is ' + variables.who + '; leave it"},
 			when{"variables.rule == 'leader-election'", "each Pod must elect its leader on ' + variables.lease + '; write its flags into args"},
 			when{"variables.rule == 'shard-overlap'", "each shard keeps its own --target-label-selector; write it into args as one argument"},
@@ -144,7 +144,7 @@ func workloadVariables() []variable {
 	replicas := func(object string) string {
 		return "request.resource.resource == 'jobs' ? " + object + ".?spec.?parallelism.orValue(1) : " + object + ".?spec.?replicas.orValue(1)"
 	}
-	return append(vars,
+	vars = append(vars,
 		variable{"scale", "request.?subResource.orValue('') == 'scale'"},
 		variable{"statefulSet", "request.resource.resource == 'statefulsets'"},
 		variable{"podSpec", podSpec("object")},
@@ -194,7 +194,7 @@ func workloadVariables() []variable {
 		)},
 		message(
 			when{"variables.rule == 'scale-above-one'", "at most 1 replica of ' + variables.what + ' may run (holder: ' + variables.who + '); set replicas to 1"},
-			when{"variables.rule == 'two-in-one-pod'", "string(size(variables.instances)) + ' containers would run ' + variables.what + '; leave one'"},
+			when{"variables.rule == 'two-in-one-pod'", "string(size(variables.instances)) + ' containers would run ' + variables.what + ' (holder: ' + variables.who + '); leave one'"},
 			when{"variables.rule == 'became-instance'", "this ' + request.kind.kind + ' would become ' + variables.what + ', and holder is ' + variables.who + '; leave it"},
 			when{"variables.rule == 'ordinals'", "spec.ordinals.start may not change, for only ordinal 0 is pinned (holder: ' + variables.who + '); leave it out"},
 			when{"variables.rule == 'zero-grace'", "terminationGracePeriodSeconds may not be 0 (holder: ' + variables.who + '); leave it out"},
