@@ -11,6 +11,13 @@ RUN_DIR ?= .run
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
 
+# How long make soak goes on, and how many changes it makes in that time.
+SOAK_DURATION ?= 20m
+SOAK_CHANGES  ?= 100000
+
+# Flags of make bench, such as: --mode composite --parents 10000 --json bench.json
+BENCH_ARGS ?=
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -69,8 +76,16 @@ fuzz: ## Run every fuzz target for FUZZTIME
 	done
 
 .PHONY: bench
-bench: ## Run the benchmarks; compare two outputs with: go tool -modfile=test/tools/go.mod benchstat OLD NEW
+bench: controlplane ## Measure the controller from outside, beside a raw writer; BENCH_ARGS has flags (BENCH_ARGS=--help)
+	@$(GO) build -o bin/bench ./test/bench && exec bin/bench $(BENCH_ARGS)
+
+.PHONY: bench-micro
+bench-micro: ## Run the micro-benchmarks; compare two outputs with: go tool -modfile=test/tools/go.mod benchstat OLD NEW
 	$(GO) test -run '^$$' -bench . -benchmem -count 6 ./pkg/...
+
+.PHONY: soak
+soak: controlplane ## Run the controller under a day's worth of changes in SOAK_DURATION; fail if its memory grows (bin/soak has the plot)
+	$(GO) run ./test/soak -duration $(SOAK_DURATION) -changes $(SOAK_CHANGES)
 
 .PHONY: lint
 lint: ## Run the linters

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
+	"sync"
 
 	stdjson "encoding/json"
 
@@ -21,13 +21,20 @@ import (
 // nothing, and a json.Number otherwise. Of a key that occurs twice the last one
 // counts. The result is of the types that apimachinery's DeepCopyJSON knows.
 func Decode(data []byte) (any, error) {
-	in := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
-	value, err := decodeValue(in)
+	var (
+		value any
+		err   error
+	)
+	reading(data, func(in *jsontext.Decoder) {
+		if value, err = decodeValue(in); err != nil {
+			return
+		}
+		if _, end := in.ReadToken(); !errors.Is(end, io.EOF) {
+			err = errors.New("something follows the document")
+		}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read JSON: %w", err)
-	}
-	if _, err := in.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("cannot read JSON: something follows the document")
 	}
 	return value, nil
 }
@@ -89,12 +96,24 @@ func number(text string) any {
 // Encode writes decoded JSON with the keys of objects in sorted order and no
 // white space: one value has one text.
 func Encode(value any) ([]byte, error) {
-	data, err := appendValue(nil, value)
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	data, err := appendValue((*buffer)[:0], value)
 	if err != nil {
 		return nil, fmt.Errorf("cannot write JSON: %w", err)
 	}
-	return data, nil
+	if cap(data) <= largestBuffer {
+		*buffer = data
+	}
+	return bytes.Clone(data), nil
 }
+
+// buffers are what documents are written into before it is known how long they
+// get.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// largestBuffer is what a buffer may have and be kept.
+const largestBuffer = 64 << 10
 
 func appendValue(to []byte, value any) ([]byte, error) {
 	var err error
@@ -115,7 +134,13 @@ func appendValue(to []byte, value any) ([]byte, error) {
 		return append(to, value...), nil
 	case map[string]any:
 		to = append(to, '{')
-		for i, key := range slices.Sorted(maps.Keys(value)) {
+		var few [16]string // on the stack
+		keys := few[:0]
+		for key := range value {
+			keys = append(keys, key)
+		}
+		slices.Sort(keys)
+		for i, key := range keys {
 			if i > 0 {
 				to = append(to, ',')
 			}

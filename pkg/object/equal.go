@@ -1,7 +1,9 @@
 package object
 
 import (
+	"math"
 	"math/big"
+	"strconv"
 
 	stdjson "encoding/json"
 )
@@ -127,8 +129,35 @@ func equalNumbers(a, b any) bool {
 	}
 	x, okX := exact(a)
 	y, okY := exact(b)
-	return okX && okY && x.Cmp(y) == 0
+	return okX && okY && x.Cmp(y) == 0 || rounded(a, b)
 }
+
+// rounded says whether one of two numbers is what the API server makes of the
+// other. It keeps what is no int64 as a float64, so that it gives back
+// 18446744073709552000 for 18446744073709551615.
+func rounded(a, b any) bool {
+	return keeps(a, b) || keeps(b, a)
+}
+
+// keeps says whether kept is the shortest text of the float64 next to a number
+// beyond int64.
+func keeps(written, kept any) bool {
+	text, ok := written.(stdjson.Number)
+	if !ok {
+		return false
+	}
+	f, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || math.Abs(f) < 1<<63 {
+		return false
+	}
+	shortest, okX := exact(f)
+	other, okY := exact(kept)
+	return okX && okY && shortest.Cmp(other) == 0
+}
+
+// maxExact is how many characters a number may have to be read exactly, which
+// takes a time that grows with their square.
+const maxExact = 1000
 
 // exact is a number with as much precision as anybody writes into an object.
 func exact(value any) (*big.Float, bool) {
@@ -146,6 +175,10 @@ func exact(value any) (*big.Float, bool) {
 		}
 		return exact(stdjson.Number(text))
 	case stdjson.Number:
+		if len(value) > maxExact {
+			rounded, err := strconv.ParseFloat(string(value), 64)
+			return f.SetFloat64(rounded), err == nil
+		}
 		f, _, err := f.Parse(string(value), 10)
 		return f, err == nil
 	default:

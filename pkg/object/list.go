@@ -20,13 +20,16 @@ type List struct {
 }
 
 // ListFromJSON makes the objects of a list, as the API server sends it. Items of
-// built-in kinds come without apiVersion and kind; they get them from the list.
-func ListFromJSON(data []byte) (*List, error) {
+// built-in kinds come without apiVersion and kind; they get them from the list. A
+// custom kind may call its list anything (listKind of its CRD), and its items say
+// what they are.
+func (r Reader) ListFromJSON(data []byte) (*List, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
 	p.reset(data)
 	var apiVersion, kind, resourceVersion, next span
 	var items []span
+	isList := false
 	err := p.members("", func(name []byte) error {
 		switch string(name) {
 		case "apiVersion":
@@ -45,6 +48,7 @@ func ListFromJSON(data []byte) (*List, error) {
 				}
 			})
 		case "items":
+			isList = true
 			return p.elements("items", func(int) error {
 				var item span
 				err := p.value(&item)
@@ -63,19 +67,14 @@ func ListFromJSON(data []byte) (*List, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read a list: %w", err)
 	}
-	text := func(s span) string {
-		if s.empty() {
-			return ""
-		}
-		return unquote(string(data[s.start:s.end]))
-	}
-	itemKind, isList := strings.CutSuffix(text(kind), "List")
+	text := func(s span) string { return string(unquoted(s.of(data))) }
 	if !isList {
-		return nil, fmt.Errorf("cannot read a list: its kind is %q", text(kind))
+		return nil, fmt.Errorf("cannot read a list: there are no items in this %q", text(kind))
 	}
+	itemKind, named := strings.CutSuffix(text(kind), "List")
 	// The members that an item of a built-in kind lacks.
 	typed := []byte(`{"apiVersion":`)
-	typed = append(typed, data[apiVersion.start:apiVersion.end]...)
+	typed = append(typed, apiVersion.of(data)...)
 	typed = append(typed, `,"kind":`...)
 	typed, err = jsontext.AppendQuote(typed, itemKind)
 	if err != nil {
@@ -85,8 +84,11 @@ func ListFromJSON(data []byte) (*List, error) {
 	list := &List{ResourceVersion: text(resourceVersion), Continue: text(next), Items: make([]*Object, 0, len(items))}
 	buffer := []byte{}
 	for i, item := range items {
-		raw := data[item.start:item.end]
+		raw := item.of(data)
 		if !hasType(raw) {
+			if !named {
+				return nil, fmt.Errorf("cannot read a list: its kind is %q, and an item does not say what it is", text(kind))
+			}
 			// An item is an object, or parse says that it is not.
 			if rest := bytes.TrimLeft(raw[1:], " \t\r\n"); raw[0] == '{' && len(rest) > 0 && rest[0] != '}' {
 				buffer = append(buffer[:0], typed...)
@@ -95,7 +97,7 @@ func ListFromJSON(data []byte) (*List, error) {
 				raw = buffer
 			}
 		}
-		o, err := parse(raw, true, "")
+		o, err := parse(raw, strip, r.FieldManager)
 		var field *FieldError
 		if errors.As(err, &field) {
 			err = field.Under(element("items", i))
@@ -109,22 +111,20 @@ func ListFromJSON(data []byte) (*List, error) {
 }
 
 // hasType says whether an item has an apiVersion of its own.
-func hasType(raw []byte) bool {
-	in := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
-	if in.PeekKind() != '{' {
-		return false
-	}
-	if _, err := in.ReadToken(); err != nil {
-		return false
-	}
-	for in.PeekKind() == '"' {
-		name, err := in.ReadToken()
-		if err != nil || name.String() == "apiVersion" {
-			return err == nil
+func hasType(raw []byte) (has bool) {
+	reading(raw, func(in *jsontext.Decoder) {
+		if in.PeekKind() != '{' {
+			return
 		}
-		if in.SkipValue() != nil {
-			return false
+		if _, err := in.ReadToken(); err != nil {
+			return
 		}
-	}
-	return false
+		for in.PeekKind() == '"' {
+			name, err := in.ReadValue()
+			if has = err == nil && string(unquoted(name)) == "apiVersion"; has || err != nil || in.SkipValue() != nil {
+				return
+			}
+		}
+	})
+	return has
 }

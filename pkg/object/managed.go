@@ -1,7 +1,6 @@
 package object
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"io"
 	"slices"
@@ -20,7 +19,13 @@ type Reader struct {
 
 // FromJSON is the function FromJSON for this reader.
 func (r Reader) FromJSON(data []byte) (*Object, error) {
-	return parse(data, true, r.FieldManager)
+	return parse(data, strip, r.FieldManager)
+}
+
+// Take is FromJSON for data that nobody else uses: it becomes the body of the
+// object.
+func (r Reader) Take(data []byte) (*Object, error) {
+	return parse(data, take, r.FieldManager)
 }
 
 // operationApply is the operation of fields that were written by server-side
@@ -68,7 +73,7 @@ func (p *parser) quoted(s span) string {
 	if s.empty() || p.data[s.start] != '"' {
 		return ""
 	}
-	return unquote(string(p.data[s.start:s.end]))
+	return string(unquoted(s.of(p.data)))
 }
 
 // Digest is a SHA-256 of what an object says but for its noise: status and the
@@ -79,17 +84,15 @@ func (p *parser) quoted(s span) string {
 // else.
 func (o *Object) Digest() [sha256.Size]byte {
 	sum := sha256.New()
-	in := jsontext.NewDecoder(bytes.NewBufferString(o.body), jsontext.AllowDuplicateNames(true))
-	digestMembers(sum, in, func(name string) bool { return name == "status" }, func(name string) bool { return name == "metadata" })
+	reading(o.body, func(in *jsontext.Decoder) { digestMembers(sum, in, "") })
 	sum.Write([]byte{0})
 	_, _ = io.WriteString(sum, o.applied)
 	return [sha256.Size]byte(sum.Sum(nil))
 }
 
-// digestMembers adds the members of an object that are not skipped; those of a
-// member that is to be opened are skipped as noise of metadata is. The parser has
-// been here: reading cannot fail.
-func digestMembers(sum io.Writer, in *jsontext.Decoder, skip, open func(name string) bool) {
+// digestMembers adds the members of the object of which within is the name, empty
+// for the whole one. The parser has been here: reading cannot fail.
+func digestMembers(sum io.Writer, in *jsontext.Decoder, within string) {
 	if in.PeekKind() != '{' {
 		raw, _ := in.ReadValue()
 		_, _ = sum.Write(raw)
@@ -97,22 +100,23 @@ func digestMembers(sum io.Writer, in *jsontext.Decoder, skip, open func(name str
 	}
 	_, _ = in.ReadToken()
 	for in.PeekKind() == '"' {
-		token, err := in.ReadToken()
+		name, err := in.ReadValue()
 		if err != nil {
 			return
 		}
-		name := token.String()
+		text := unquoted(name)
 		switch {
-		case skip(name):
+		case within == "" && string(text) == "status", within == "metadata" && isServerMetadata(text):
 			if in.SkipValue() != nil {
 				return
 			}
-		case open(name):
-			_, _ = io.WriteString(sum, name+"{")
-			digestMembers(sum, in, isServerMetadata, func(string) bool { return false })
+		case within == "" && string(text) == "metadata":
+			_, _ = io.WriteString(sum, "metadata{")
+			digestMembers(sum, in, "metadata")
 			_, _ = io.WriteString(sum, "}")
 		default:
-			_, _ = io.WriteString(sum, name+"=")
+			_, _ = sum.Write(text)
+			_, _ = sum.Write([]byte{'='})
 			raw, err := in.ReadValue()
 			if err != nil {
 				return
@@ -124,4 +128,6 @@ func digestMembers(sum io.Writer, in *jsontext.Decoder, skip, open func(name str
 	_, _ = in.ReadToken()
 }
 
-func isServerMetadata(name string) bool { return slices.Contains(serverMetadata, name) }
+func isServerMetadata(name []byte) bool {
+	return slices.ContainsFunc(serverMetadata, func(field string) bool { return field == string(name) })
+}

@@ -1,11 +1,11 @@
 package object
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
-	"unique"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -50,8 +50,11 @@ type Object struct {
 	annotations span
 	// applied are the fields that one field manager applied, see Reader.
 	applied string
-	// body backs some of the strings above, but none that goes into a Key.
-	body string
+	// decorator is the value of DecoratorAnnotation, which is asked of every child in
+	// every sync; nil if it is not there.
+	decorator *string
+	// body is never written again.
+	body []byte
 }
 
 // APIVersion is group/version, or the version alone in the core group.
@@ -99,9 +102,6 @@ func (o *Object) DeletionTimestamp() *metav1.Time {
 // Labels of the object, to be read only.
 func (o *Object) Labels() map[string]string { return o.labels }
 
-// Label is the value of one label, or empty.
-func (o *Object) Label(key string) string { return o.labels[key] }
-
 // Annotations of the object, decoded anew at each call: the caller owns the map.
 // It is nil if there are none.
 func (o *Object) Annotations() map[string]string {
@@ -110,7 +110,7 @@ func (o *Object) Annotations() map[string]string {
 	}
 	// The parser has been here: this cannot fail.
 	var out map[string]string
-	_ = json.Unmarshal([]byte(o.annotations.of(o.body)), &out, jsontext.AllowDuplicateNames(true))
+	_ = json.Unmarshal(o.annotations.of(o.body), &out, jsontext.AllowDuplicateNames(true))
 	return out
 }
 
@@ -120,6 +120,14 @@ func (o *Object) Annotation(key string) (string, bool) {
 		return "", false
 	}
 	return member(o.annotations.of(o.body), key)
+}
+
+// Decorator is the value of DecoratorAnnotation, and whether it is there.
+func (o *Object) Decorator() (string, bool) {
+	if o.decorator == nil {
+		return "", false
+	}
+	return *o.decorator, true
 }
 
 // OwnerReferences of the object, to be read only.
@@ -137,21 +145,24 @@ func (o *Object) Key() Key {
 	return Key{Group: gvk.Group, Kind: gvk.Kind, Namespace: o.namespace, Name: o.name}
 }
 
-// Body is the whole object as JSON, without metadata.managedFields.
-func (o *Object) Body() string { return o.body }
+// Body is the whole object as JSON, without metadata.managedFields, copied.
+func (o *Object) Body() string { return string(o.body) }
+
+// Bytes is Body itself, to be read only.
+func (o *Object) Bytes() []byte { return o.body }
 
 // AppendJSON appends the whole object as JSON.
 func (o *Object) AppendJSON(to []byte) []byte { return append(to, o.body...) }
 
 // MarshalJSON returns the body.
-func (o *Object) MarshalJSON() ([]byte, error) { return []byte(o.body), nil }
+func (o *Object) MarshalJSON() ([]byte, error) { return bytes.Clone(o.body), nil }
 
 // Content decodes the body. Numbers are int64 where they are whole and fit,
 // float64 where that loses nothing, and json.Number otherwise. The caller owns
 // the map.
 func (o *Object) Content() map[string]any {
 	// The parser has been here: this cannot fail.
-	content, _ := Decode([]byte(o.body))
+	content, _ := Decode(o.body)
 	out, _ := content.(map[string]any)
 	return out
 }
@@ -169,7 +180,7 @@ func (o *Object) Applied() string { return o.applied }
 // SameAs says whether two objects are the same state of the same object, byte by
 // byte.
 func (o *Object) SameAs(other *Object) bool {
-	return o == other || o != nil && other != nil && o.body == other.body
+	return o == other || o != nil && other != nil && bytes.Equal(o.body, other.body)
 }
 
 // String is for messages.
@@ -199,22 +210,6 @@ func (o *Object) GetObjectKind() schema.ObjectKind {
 // DeepCopyObject returns the object itself: it is immutable.
 func (o *Object) DeepCopyObject() runtime.Object { return o }
 
-// GetObjectMeta is for client-go: a copy of the decoded metadata, without the
-// annotations. Writing to it changes nothing.
-func (o *Object) GetObjectMeta() metav1.Object {
-	return &metav1.ObjectMeta{
-		Namespace:         o.namespace,
-		Name:              o.name,
-		UID:               types.UID(o.uid),
-		ResourceVersion:   o.resourceVersion,
-		Generation:        o.generation,
-		DeletionTimestamp: o.DeletionTimestamp(),
-		Labels:            o.labels,
-		OwnerReferences:   o.owners,
-		Finalizers:        o.finalizers,
-	}
-}
-
 // FromUnstructured makes an Object of client-go's type, which is not kept. Keys
 // are written in sorted order, so that one state has one body.
 func FromUnstructured(u *unstructured.Unstructured) (*Object, error) {
@@ -238,8 +233,5 @@ func FromContent(content map[string]any) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parse(data, false, "")
+	return parse(data, keep, "")
 }
-
-// intern makes one string of the many equal ones that a cache would hold.
-func intern(s string) string { return unique.Make(s).Value() }

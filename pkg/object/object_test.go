@@ -96,12 +96,35 @@ func TestManagedFieldsAreCut(t *testing.T) {
 
 // metadataOf is everything that was decoded.
 func metadataOf(o *object.Object) any {
-	m := o.GetObjectMeta().(*metav1.ObjectMeta)
-	m.Annotations = o.Annotations()
 	return struct {
 		Key  object.Key
-		Meta *metav1.ObjectMeta
-	}{o.Key(), m}
+		Meta metav1.ObjectMeta
+	}{o.Key(), metav1.ObjectMeta{
+		Namespace: o.Namespace(), Name: o.Name(), UID: o.UID(), ResourceVersion: o.ResourceVersion(), Generation: o.Generation(),
+		DeletionTimestamp: o.DeletionTimestamp(), Labels: o.Labels(), Annotations: o.Annotations(), OwnerReferences: o.OwnerReferences(), Finalizers: o.Finalizers(),
+	}}
+}
+
+func TestDecorator(t *testing.T) {
+	cases := []struct {
+		annotations, want string
+		has               bool
+	}{
+		{`{}`, "", false},
+		{`{"a":"b"}`, "", false},
+		{`{"a":"b","metacontroller.k8s.io/decorator-controller":"d"}`, "d", true},
+		{`{"metacontroller.k8s.io/decorator-controller":""}`, "", true},
+		{`{"metacontroller.k8s.io\u002fdecorator-controller":"\u0064"}`, "d", true},
+		{`{"metacontroller.k8s.io/decorator-controller":"c","metacontroller.k8s.io/decorator-controller":"d"}`, "d", true},
+		{`null`, "", false},
+	}
+	for _, c := range cases {
+		o := parse(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","annotations":`+c.annotations+`}}`)
+		got, has := o.Decorator()
+		if other, there := o.Annotation(object.DecoratorAnnotation); got != c.want || has != c.has || other != got || there != has {
+			t.Errorf("%s: %q, %v; as an annotation %q, %v", c.annotations, got, has, other, there)
+		}
+	}
 }
 
 func TestBadObjectsNameTheField(t *testing.T) {
@@ -216,7 +239,7 @@ func TestListItemsGetTheirType(t *testing.T) {
 		`{"metadata":{"name":"a","managedFields":[{}]},"spec":{}},` +
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"}},` +
 		` { "metadata":{"name":"c"}}]}`
-	list, err := object.ListFromJSON([]byte(text))
+	list, err := object.Reader{}.ListFromJSON([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,13 +259,18 @@ func TestListItemsGetTheirType(t *testing.T) {
 	for _, in := range []string{"", "{}", `{"kind":"Pod","apiVersion":"v1"}`, `{"kind":"PodList","apiVersion":"v1","items":[null]}`,
 		`{"kind":"PodList","apiVersion":"v1","items":[7]}`, `{"kind":"PodList","apiVersion":"v1","items":[{}]}`,
 		`{"kind":"PodList","items":[{"metadata":{"name":"a"}}]}`, `{"kind":"PodList","apiVersion":"v1","items":[]}x`} {
-		if _, err := object.ListFromJSON([]byte(in)); err == nil {
+		if _, err := (object.Reader{}).ListFromJSON([]byte(in)); err == nil {
 			t.Errorf("%q is a list", in)
 		}
 	}
-	empty, err := object.ListFromJSON([]byte(`{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}`))
+	empty, err := object.Reader{}.ListFromJSON([]byte(`{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}`))
 	if err != nil || len(empty.Items) != 0 {
 		t.Errorf("a list without items: %v, %v", empty, err)
+	}
+	// listKind of a custom kind may be anything.
+	odd, err := object.Reader{}.ListFromJSON([]byte(`{"kind":"Herd","apiVersion":"farm/v1","items":[{"apiVersion":"farm/v1","kind":"Cow","metadata":{"name":"a"}}]}`))
+	if err != nil || len(odd.Items) != 1 || odd.Items[0].Kind() != "Cow" {
+		t.Errorf("a list with a name of its own: %v, %v", odd, err)
 	}
 }
 
@@ -261,6 +289,13 @@ func TestEqual(t *testing.T) {
 		{`1e400`, `10e399`, true, "beyond float64"},
 		{`12345678901234567890123`, `12345678901234567890124`, false, "beyond int64"},
 		{`1e999999999999`, `1`, false, "no exponent makes it hang"},
+		{strings.Repeat("9", 3<<20), `1`, false, "no number of digits makes it hang"},
+		{`18446744073709551615`, `18446744073709552000`, true, "what the API server makes of it"},
+		{`18446744073709551615`, `18446744073709551616`, false, "beyond int64"},
+		{`-9223372036854775809`, `-9223372036854776000`, true, "what the API server makes of it"},
+		{`-9223372036854775809`, `-9223372036854775808`, false, "beyond int64"},
+		{`-9223372036854775810`, `-9223372036854775812`, false, "beyond int64"},
+		{`1e300`, `1e+300`, true, "one number however it is written"},
 		{`1`, `"1"`, false, "a text is no number"},
 		{`{"a":null}`, `{}`, true, "null in an object is no field"},
 		{`{"a":null}`, `{"b":null}`, true, "null in an object is no field"},

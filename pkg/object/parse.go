@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"unique"
 
 	"github.com/go-json-experiment/json/jsontext"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,7 +48,7 @@ func joinPath(parent, child string) string {
 type span struct{ start, end uint32 }
 
 func (s span) empty() bool           { return s.end == s.start }
-func (s span) of(body string) string { return body[s.start:s.end] }
+func (s span) of(body []byte) []byte { return body[s.start:s.end] }
 func (s span) shifted(cut span) span {
 	if s.start >= cut.end {
 		by := cut.end - cut.start
@@ -60,12 +62,24 @@ func (s span) shifted(cut span) span {
 // and not kept. metadata.managedFields is left out. The error is a *FieldError
 // where a field is wrong.
 func FromJSON(data []byte) (*Object, error) {
-	return parse(data, true, "")
+	return parse(data, strip, "")
 }
+
+// treatment is what becomes of the data that is parsed.
+type treatment int
+
+const (
+	// strip copies it, without metadata.managedFields.
+	strip treatment = iota
+	// keep makes it the body, as it is: nobody else has it.
+	keep
+	// take does both.
+	take
+)
 
 // parse reads metadata and checks the syntax of everything else. Where a key
 // occurs twice, the last one counts, as for encoding/json.
-func parse(data []byte, strip bool, manager string) (*Object, error) {
+func parse(data []byte, how treatment, manager string) (*Object, error) {
 	p := parsers.Get().(*parser)
 	defer p.release()
 	p.reset(data)
@@ -77,18 +91,42 @@ func parse(data []byte, strip bool, manager string) (*Object, error) {
 		}
 		return nil, fmt.Errorf("cannot read an object: %w", err)
 	}
-	return p.object(strip)
+	return p.object(how)
 }
 
 // parsers keeps what a parser needs anew for each object otherwise.
-var parsers = sync.Pool{New: func() any { return &parser{in: new(jsontext.Decoder)} }}
+var parsers = sync.Pool{New: func() any { return &parser{in: new(decoder)} }}
+
+// decoder reads JSON in which a key may occur twice.
+type decoder struct {
+	jsontext.Decoder
+	from bytes.Buffer
+}
+
+func (d *decoder) reset(data []byte) {
+	d.from = *bytes.NewBuffer(data)
+	d.Reset(&d.from, jsontext.AllowDuplicateNames(true))
+}
+
+// decoders keeps what it takes to read JSON.
+var decoders = sync.Pool{New: func() any { return new(decoder) }}
+
+// reading calls read with a decoder of data.
+func reading(data []byte, read func(in *jsontext.Decoder)) {
+	in := decoders.Get().(*decoder)
+	defer decoders.Put(in)
+	in.reset(data)
+	read(&in.Decoder)
+	// What is kept must not keep anybody's data.
+	in.reset(nil)
+}
 
 func (p *parser) reset(data []byte) {
 	*p = parser{
 		in: p.in, data: data,
 		labels: p.labels[:0], finalizers: p.finalizers[:0], owners: p.owners[:0],
 	}
-	p.in.Reset(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
+	p.in.reset(data)
 }
 
 // release gives the parser back, which must not keep anybody's data.
@@ -99,13 +137,13 @@ func (p *parser) release() {
 
 type parser struct {
 	data []byte
-	in   *jsontext.Decoder
+	in   *decoder
 	// nameStart is where the name of the member being read starts.
 	nameStart uint32
 
 	apiVersion, kind                                span
 	namespace, name, uid, resourceVersion, deletion span
-	generation, annotations                         span
+	generation, annotations, decorator              span
 	owners                                          []owner
 	labels                                          []span // key, value, key, value
 	finalizers                                      []span
@@ -196,7 +234,13 @@ func (p *parser) metadataField(name []byte) error {
 		return p.textMap("metadata.labels", func(key, value span) { p.labels = append(p.labels, key, value) })
 	case "annotations":
 		start := p.in.InputOffset()
-		if err := p.textMap("metadata.annotations", func(_, _ span) {}); err != nil {
+		p.decorator = span{}
+		err := p.textMap("metadata.annotations", func(key, value span) {
+			if string(unquoted(p.data[key.start:key.end])) == DecoratorAnnotation {
+				p.decorator = value
+			}
+		})
+		if err != nil {
 			return err
 		}
 		p.annotations = p.trimmed(start)
@@ -347,7 +391,7 @@ func (p *parser) textMap(path string, each func(key, value span)) error {
 			return err
 		}
 		if p.in.PeekKind() != '"' {
-			return p.wrong(path+"["+unquote(string(p.data[key.start:key.end]))+"]", "must be a string")
+			return p.wrong(path+"["+string(unquoted(key.of(p.data)))+"]", "must be a string")
 		}
 		if err := p.value(&value); err != nil {
 			return err
@@ -407,38 +451,27 @@ func (p *parser) wrong(path, problem string) error {
 }
 
 // object makes the Object of what was found.
-func (p *parser) object(strip bool) (*Object, error) {
-	cut := p.managed
-	if !strip {
-		cut = span{}
-	}
-	var b strings.Builder
-	b.Grow(len(p.data) - int(cut.end-cut.start))
-	b.Write(p.data[:cut.start])
-	b.Write(p.data[cut.end:])
-	body := b.String()
-	text := func(s span) string {
-		if s.empty() {
-			return ""
-		}
-		return unquote(s.shifted(cut).of(body))
-	}
-
-	// What ends up in keys and indexes is copied: a part of the body would keep
-	// all of it in memory long after the object changed.
-	own := func(s span) string { return strings.Clone(text(s)) }
+func (p *parser) object(how treatment) (*Object, error) {
+	// Nothing below keeps a part of the data, which would keep all of it. Texts that
+	// most objects of a cache have alike are one.
+	text := func(s span) string { return string(unquoted(s.of(p.data))) }
+	shared := func(s span) string { return unique.Make(text(s)).Value() }
 
 	o := &Object{
-		apiVersion:      intern(text(p.apiVersion)),
-		kind:            intern(text(p.kind)),
-		namespace:       intern(text(p.namespace)),
-		name:            own(p.name),
-		uid:             own(p.uid),
-		resourceVersion: own(p.resourceVersion),
-		applied:         string(p.data[p.applied.start:p.applied.end]),
+		apiVersion:      shared(p.apiVersion),
+		kind:            shared(p.kind),
+		namespace:       shared(p.namespace),
+		name:            text(p.name),
+		uid:             text(p.uid),
+		resourceVersion: text(p.resourceVersion),
+		applied:         string(p.applied.of(p.data)),
 		deletion:        text(p.deletion),
-		annotations:     p.annotations.shifted(cut),
-		body:            body,
+		annotations:     p.annotations,
+		body:            p.data,
+	}
+	if !p.decorator.empty() {
+		mark := shared(p.decorator)
+		o.decorator = &mark
 	}
 	switch {
 	case o.apiVersion == "":
@@ -453,62 +486,76 @@ func (p *parser) object(strip bool) (*Object, error) {
 	if len(p.labels) > 0 {
 		o.labels = make(map[string]string, len(p.labels)/2)
 		for i := 0; i < len(p.labels); i += 2 {
-			o.labels[intern(text(p.labels[i]))] = text(p.labels[i+1])
+			o.labels[shared(p.labels[i])] = text(p.labels[i+1])
 		}
 	}
 	for _, one := range p.finalizers {
-		o.finalizers = append(o.finalizers, text(one))
+		o.finalizers = append(o.finalizers, shared(one))
 	}
 	if !p.generation.empty() {
 		// A generation that is no int64 is one that nothing can be compared with.
-		o.generation, _ = strconv.ParseInt(p.generation.shifted(cut).of(body), 10, 64)
+		o.generation, _ = strconv.ParseInt(text(p.generation), 10, 64)
 	}
 	for _, one := range p.owners {
 		o.owners = append(o.owners, metav1.OwnerReference{
-			APIVersion:         intern(text(one.apiVersion)),
-			Kind:               intern(text(one.kind)),
-			Name:               own(one.name),
-			UID:                types.UID(own(one.uid)),
+			APIVersion:         shared(one.apiVersion),
+			Kind:               shared(one.kind),
+			Name:               text(one.name),
+			UID:                types.UID(text(one.uid)),
 			Controller:         one.controller,
 			BlockOwnerDeletion: one.blockOwnerDeletion,
 		})
 	}
+	// The body comes last: to cut what is taken moves it.
+	switch cut := p.managed; how {
+	case strip:
+		o.annotations = p.annotations.shifted(cut)
+		o.body = make([]byte, 0, len(p.data)-int(cut.end-cut.start))
+		o.body = append(append(o.body, p.data[:cut.start]...), p.data[cut.end:]...)
+	case take:
+		o.annotations = p.annotations.shifted(cut)
+		o.body = slices.Delete(p.data, int(cut.start), int(cut.end))
+	}
 	return o, nil
 }
 
-// unquote is the text of a JSON string that the parser has checked.
-func unquote(quoted string) string {
-	if inner := quoted[1 : len(quoted)-1]; strings.IndexByte(inner, '\\') < 0 {
+// unquoted is the text of a JSON value that the parser has checked: what a string
+// says, and anything else as it is written. It may be a part of the argument.
+func unquoted(raw []byte) []byte {
+	if len(raw) == 0 || raw[0] != '"' {
+		return raw
+	}
+	if inner := raw[1 : len(raw)-1]; bytes.IndexByte(inner, '\\') < 0 {
 		return inner
 	}
-	out, _ := jsontext.AppendUnquote(nil, quoted)
-	return string(out)
+	out, _ := jsontext.AppendUnquote(nil, raw)
+	return out
 }
 
 // member is the text under a key of a JSON object of strings that the parser has
 // checked.
-func member(raw, key string) (string, bool) {
-	in := jsontext.NewDecoder(bytes.NewBufferString(raw), jsontext.AllowDuplicateNames(true))
-	if _, err := in.ReadToken(); err != nil {
-		return "", false
-	}
-	found, value := false, ""
-	for in.PeekKind() == '"' {
-		name, err := in.ReadToken()
-		if err != nil {
-			return "", false
+func member(raw []byte, key string) (value string, found bool) {
+	reading(raw, func(in *jsontext.Decoder) {
+		if _, err := in.ReadToken(); err != nil {
+			return
 		}
-		if name.String() != key {
-			if in.SkipValue() != nil {
-				return "", false
+		for in.PeekKind() == '"' {
+			name, err := in.ReadValue()
+			if err != nil {
+				return
 			}
-			continue
+			if string(unquoted(name)) != key {
+				if in.SkipValue() != nil {
+					return
+				}
+				continue
+			}
+			text, err := in.ReadValue()
+			if err != nil {
+				return
+			}
+			value, found = string(unquoted(text)), true
 		}
-		token, err := in.ReadToken()
-		if err != nil {
-			return "", false
-		}
-		found, value = true, token.String()
-	}
+	})
 	return value, found
 }

@@ -32,7 +32,9 @@ type hostParts struct {
 	kinds       map[string]object.Kind
 	writer      *cluster.Writer
 	events      *cluster.Recorder
-	log         logr.Logger
+	// retire is engine.HostConfig.Retire.
+	retire func(queue string)
+	log    logr.Logger
 }
 
 // hostsOf makes a host for each kind of object that declares controllers.
@@ -51,6 +53,7 @@ func hostsOf(parts hostParts) []*engine.Host {
 			Lookup:   parts.lookupRelated,
 			Build:    build,
 			Workers:  parts.config.Workers,
+			Retire:   parts.retire,
 			Events:   parts.events,
 			Log:      parts.log,
 		})

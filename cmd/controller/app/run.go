@@ -60,7 +60,7 @@ type clients struct {
 // Run runs the program until ctx ends. It returns nil after a clean stop: all
 // syncs have ended, and the lease is given back.
 func Run(ctx context.Context, config *Config, log logr.Logger) error {
-	series := &currentSeries{Gatherer: ctrlmetrics.Registry}
+	series := newCurrentSeries(ctrlmetrics.Registry)
 	stop, err := serve(endpoints(config, series))
 	if err != nil {
 		return err
@@ -270,7 +270,8 @@ func control(ctx context.Context, parts controlParts) error {
 
 	hosts := hostsOf(hostParts{
 		config: config, caches: caches, table: table, definitions: definitions, kinds: parts.kinds,
-		writer: cluster.NewWriter(ways.objects, fence).Applying(config.fieldManager()), events: events, log: log,
+		writer: cluster.NewWriter(ways.objects, fence).Applying(config.fieldManager()), events: events,
+		retire: parts.series.retire, log: log,
 	})
 	parts.series.follow(hosts)
 	ctx, cancel := context.WithCancel(ctx)

@@ -188,7 +188,7 @@ func TestNothingIsDeletedForADifferenceThatStays(t *testing.T) {
 				t.Errorf("deleted %t, failed %v", deleted, got.Failed)
 			}
 			if kept := len(got.Done) == 1 && got.Done[0].Kept; kept {
-				if mark := got.Settled(p)[observed.Key()]; mark != plan.MarkOf(observed, [32]byte{7}) || !got.Retry {
+				if mark, _ := got.Settled(p).Mark(observed.Key()); mark != plan.MarkOf(observed, [32]byte{7}) || !got.Retry {
 					t.Errorf("mark %v, retry %t", mark, got.Retry)
 				}
 			}
@@ -204,7 +204,7 @@ func TestAppliesAreNotSettledByAHandOver(t *testing.T) {
 	p := plan.Plan{Steps: []plan.Step{made, changed, handed}}
 	got := apply.Run(context.Background(), w, p, 1)
 	settled := got.Settled(p)
-	if _, ok := settled[handed.Key]; applied != 2 || len(got.Done) != 3 || len(settled) != 2 || ok {
+	if _, ok := settled.Mark(handed.Key); applied != 2 || len(got.Done) != 3 || len(settled) != 2 || ok {
 		t.Errorf("%d applied, done %v, settled %v", applied, got.Done, settled)
 	}
 	// An apply that meets no such kind will not by waiting.
@@ -309,6 +309,23 @@ func TestContextEndsThePlan(t *testing.T) {
 	}
 }
 
+// A long plan ends soon after it is no longer wanted, and what was done of it is
+// known.
+func TestPlanThatIsNoLongerWanted(t *testing.T) {
+	k := kind("", "v1", "Pod", "pods")
+	var p plan.Plan
+	for i := range 100_000 {
+		p.Steps = append(p.Steps, plan.Step{Action: plan.Delete, Kind: k, Key: k.Key("ns", fmt.Sprint(i)), Observed: parse(t, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","uid":"u"}}`)})
+	}
+	var written atomic.Int32
+	w := fake{write: func(plan.Action, object.Key) error { written.Add(1); return nil }}
+	asked := 0
+	result := apply.RunWhile(t.Context(), w, p, 8, func() bool { asked++; return asked < 3 })
+	if !errors.Is(result.Interrupted, apply.ErrNotWanted) || len(result.Done) != int(written.Load()) || len(result.Done) == 0 || len(result.Done) > 1000 || asked != 3 {
+		t.Errorf("%d steps were done, %d known, after %d questions: %v", written.Load(), len(result.Done), asked, result.Interrupted)
+	}
+}
+
 func TestWhatWasWrittenIsSettled(t *testing.T) {
 	s := newServer()
 	in := plan.Input{
@@ -322,7 +339,7 @@ func TestWhatWasWrittenIsSettled(t *testing.T) {
 	}
 	result := apply.Run(context.Background(), s, p, 1)
 	written := result.Done[0].Written
-	mark := result.Settled(p)[written.Key()]
+	mark, _ := result.Settled(p).Mark(written.Key())
 	if mark.UID != written.UID() || mark.ResourceVersion != written.ResourceVersion() || written.UID() == "" {
 		t.Fatalf("mark %+v of %s", mark, written.Body())
 	}
@@ -458,7 +475,7 @@ func TestPlansSettle(t *testing.T) {
 		for _, o := range s.all() {
 			// One that was deleted and made again has nothing of anybody's.
 			spec := o.Content()["spec"].(map[string]any)
-			if foreign[o.UID()] && (o.Label("foreign") != "1" || spec["foreign"] != int64(1)) {
+			if foreign[o.UID()] && (o.Labels()["foreign"] != "1" || spec["foreign"] != int64(1)) {
 				t.Fatalf("what somebody else wrote is gone: %s", o.Body())
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -24,8 +23,8 @@ type Result struct {
 	// changed, already there, namespace on its way out): no error, but the parent
 	// should be looked at again soon. An event of the newer state usually does it.
 	Retry bool
-	// Interrupted is the context's error if it ended before the plan did; nothing
-	// was begun after that.
+	// Interrupted is the context's error if it ended before the plan did, or
+	// ErrNotWanted; nothing was begun after that.
 	Interrupted error
 }
 
@@ -63,25 +62,48 @@ func (r Result) Err() error {
 // differently or changed it; it was asked, and will not be asked again until the
 // child or its desired state changes.
 func (r Result) Settled(p plan.Plan) plan.Settled {
-	settled := make(plan.Settled, len(p.Settled)+len(r.Done))
-	maps.Copy(settled, p.Settled)
+	if len(r.Done) == 0 {
+		return p.Settled
+	}
+	settled := make(plan.Settled, len(p.Settled), len(p.Settled)+len(r.Done))
+	copy(settled, p.Settled)
 	for _, done := range r.Done {
 		switch {
 		case done.Kept:
-			settled[done.Key] = plan.MarkOf(done.Observed, done.Desired)
+			settled = append(settled, plan.SettledChild{Key: done.Key, Mark: plan.MarkOf(done.Observed, done.Desired)})
 		case done.Written != nil && done.Action != plan.HandOver:
-			settled[done.Key] = plan.MarkOf(done.Written, done.Desired)
+			settled = append(settled, plan.SettledChild{Key: done.Key, Mark: plan.MarkOf(done.Written, done.Desired)})
 		}
 	}
+	settled.Sort()
 	return settled
 }
+
+// ErrNotWanted is why RunWhile stopped.
+var ErrNotWanted = errors.New("the plan is no longer wanted")
+
+// lookAgain is after how many steps it is looked again whether a plan is wanted.
+const lookAgain = 100
 
 // Run carries out a plan, except its Skip steps. Groups of steps that do the
 // same to one kind follow one another; the steps of a group are begun in the
 // plan's order, with up to parallel of them at once (1 if it is less). A failure
 // does not stop the rest; a context that ends does.
 func Run(ctx context.Context, w Writer, p plan.Plan, parallel int) Result {
+	return RunWhile(ctx, w, p, parallel, func() bool { return true })
+}
+
+// RunWhile is Run for a plan that may be so long that meanwhile it is no longer
+// wanted, which is asked every now and then.
+func RunWhile(ctx context.Context, w Writer, p plan.Plan, parallel int, wanted func() bool) Result {
 	outcomes := make([]outcome, len(p.Steps))
+	unwanted := false
+	goesOn := func(i int) bool {
+		if i > 0 && i%lookAgain == 0 && !unwanted {
+			unwanted = !wanted()
+		}
+		return ctx.Err() == nil && !unwanted
+	}
 	for start := 0; start < len(p.Steps); {
 		end := start + 1
 		for end < len(p.Steps) && together(p.Steps[start], p.Steps[end]) {
@@ -89,7 +111,7 @@ func Run(ctx context.Context, w Writer, p plan.Plan, parallel int) Result {
 		}
 		var group errgroup.Group
 		group.SetLimit(max(parallel, 1))
-		for i := start; i < end && ctx.Err() == nil; i++ {
+		for i := start; i < end && goesOn(i); i++ {
 			if p.Steps[i].Action == plan.Skip {
 				continue
 			}
@@ -180,7 +202,9 @@ func resultOf(ctx context.Context, p plan.Plan, outcomes []outcome) Result {
 		switch {
 		case !out.begun && step.Action == plan.Skip:
 		case !out.begun:
-			r.Interrupted = ctx.Err()
+			if r.Interrupted = ctx.Err(); r.Interrupted == nil {
+				r.Interrupted = ErrNotWanted
+			}
 		case out.err == nil:
 			r.Done = append(r.Done, Done{Step: step, Written: out.written, Kept: out.kept})
 			// Nothing was written, so nothing else reminds of those that wait.

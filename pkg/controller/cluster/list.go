@@ -38,11 +38,11 @@ func (w *Writer) page(ctx context.Context, kind object.Kind, next string) (*obje
 	if next != "" {
 		request = request.Param("continue", next)
 	}
-	body, err := raw(request.Do(ctx))
+	body, err := Answer(request.Do(ctx))
 	if err != nil {
 		return nil, err
 	}
-	page, err := object.ListFromJSON(body)
+	page, err := object.Reader{}.ListFromJSON(body)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the list of %q: %w", kind.Resource, err)
 	}

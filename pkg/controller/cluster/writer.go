@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -90,7 +89,7 @@ func (w *Writer) Apply(ctx context.Context, kind object.Kind, o *object.Object) 
 	if err := checkPath(o); err != nil {
 		return nil, err
 	}
-	return w.write(ctx, w.applying(kind, o), o.AppendJSON(nil))
+	return w.write(ctx, w.applying(kind, o), o.Bytes())
 }
 
 // Preview is a dry run of Update, or of Apply.
@@ -99,7 +98,7 @@ func (w *Writer) Preview(ctx context.Context, kind object.Kind, o *object.Object
 	if apply {
 		request = w.applying(kind, o)
 	}
-	return w.write(ctx, request.Param("dryRun", metav1.DryRunAll), o.AppendJSON(nil))
+	return w.write(ctx, request.Param("dryRun", metav1.DryRunAll), o.Bytes())
 }
 
 // HandOver makes the fields of an object that were written by updates, and
@@ -110,9 +109,9 @@ func (w *Writer) HandOver(ctx context.Context, kind object.Kind, observed *objec
 	at := Path(kind, observed.Namespace(), observed.Name())
 	reading, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	live, err := w.client.Get().AbsPath(at).Do(reading).Raw()
+	live, err := Answer(w.client.Get().AbsPath(at).Do(reading))
 	if err != nil {
-		return nil, said(live, err)
+		return nil, err
 	}
 	now, err := object.FromJSON(live)
 	if err != nil {
@@ -153,20 +152,20 @@ func (w *Writer) Create(ctx context.Context, kind object.Kind, o *object.Object)
 	if err := checkPath(o); err != nil {
 		return nil, err
 	}
-	return w.write(ctx, w.client.Post().AbsPath(Path(kind, o.Namespace(), "")).Param("fieldManager", FieldManager), o.AppendJSON(nil))
+	return w.write(ctx, w.client.Post().AbsPath(Path(kind, o.Namespace(), "")).Param("fieldManager", FieldManager), o.Bytes())
 }
 
 // Update replaces an object that has not changed since it was read: a body with
 // a resourceVersion and a uid is refused by the API server with a conflict if
 // they are not the current ones.
 func (w *Writer) Update(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
-	return w.write(ctx, w.updating(kind, o), o.AppendJSON(nil))
+	return w.write(ctx, w.updating(kind, o), o.Bytes())
 }
 
 // UpdateStatus replaces the status of an object, by the subresource, under the
 // same conditions as Update.
 func (w *Writer) UpdateStatus(ctx context.Context, kind object.Kind, o *object.Object) (*object.Object, error) {
-	return w.write(ctx, w.client.Put().AbsPath(Path(kind, o.Namespace(), o.Name())+"/status").Param("fieldManager", FieldManager), o.AppendJSON(nil))
+	return w.write(ctx, w.client.Put().AbsPath(Path(kind, o.Namespace(), o.Name())+"/status").Param("fieldManager", FieldManager), o.Bytes())
 }
 
 // SetFinalizers replaces the finalizers of an object that has not changed since
@@ -240,38 +239,9 @@ func (w *Writer) write(ctx context.Context, request *rest.Request, body []byte) 
 }
 
 func (w *Writer) parse(result rest.Result) (*object.Object, error) {
-	body, err := result.Raw()
+	body, err := Answer(result)
 	if err != nil {
-		return nil, said(body, err)
-	}
-	return object.Reader{FieldManager: w.applier}.FromJSON(body)
-}
-
-// said is the error that the API server sent, where client-go made another of it:
-// of a Status without a reason, such as that of an apply with a field that the
-// schema does not have, it keeps nothing but the code.
-func said(body []byte, err error) error {
-	var known apierrors.APIStatus
-	if !errors.As(err, &known) {
-		return err
-	}
-	var status metav1.Status
-	if json.Unmarshal(body, &status) != nil || status.Kind != "Status" || status.Message == "" {
-		return err
-	}
-	status.Reason = cmp.Or(status.Reason, known.Status().Reason)
-	status.Code = cmp.Or(status.Code, known.Status().Code)
-	if status.Details == nil {
-		status.Details = known.Status().Details
-	}
-	return &apierrors.StatusError{ErrStatus: status}
-}
-
-// raw is the body of a result. Result.Raw has an error of its own for an answer
-// that is none; only Result.Error has the words of the API server.
-func raw(result rest.Result) ([]byte, error) {
-	if err := result.Error(); err != nil {
 		return nil, err
 	}
-	return result.Raw()
+	return object.Reader{FieldManager: w.applier}.Take(body)
 }

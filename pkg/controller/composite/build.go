@@ -21,7 +21,7 @@ type Builder struct{ declare.Tools }
 // what is wrong with it, or what is not there.
 func (b *Builder) Build(ctx context.Context, declared *object.Object) (*engine.Controller, error) {
 	var composite v1alpha1.CompositeController
-	if err := json.Unmarshal([]byte(declared.Body()), &composite); err != nil {
+	if err := json.Unmarshal(declared.Bytes(), &composite); err != nil {
 		return nil, fmt.Errorf("cannot read the CompositeController: %w", err)
 	}
 	definition, err := b.define(ctx, composite.Name, &composite.Spec)

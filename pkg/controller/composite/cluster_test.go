@@ -149,6 +149,7 @@ func (s *simulated) Call(_ context.Context, _ string, body []byte) ([]byte, erro
 
 // Accept has nothing to remember: the hook sends no ETag.
 func (s *simulated) Accept(string) {}
+func (s *simulated) Forget(string) {}
 
 func (s *simulated) URL() string { return "http://hook" }
 func (s *simulated) Close()      {}
@@ -515,13 +516,6 @@ func (v view) Select(namespace string, selector labels.Selector) []*object.Objec
 
 func (v view) Named(name string) []*object.Object {
 	return v.filter(func(o *object.Object) bool { return o.Name() == name })
-}
-
-func (v view) ByUID(uid types.UID) *object.Object {
-	for _, o := range v.filter(func(o *object.Object) bool { return o.UID() == uid }) {
-		return o
-	}
-	return nil
 }
 
 func (v view) ByOwner(uid types.UID) []*object.Object {

@@ -25,6 +25,7 @@ func (nobody) Call(context.Context, string, []byte) ([]byte, error) {
 	return nil, errors.New("is not called")
 }
 func (nobody) Accept(string) {}
+func (nobody) Forget(string) {}
 func (nobody) URL() string   { return "" }
 func (nobody) Close()        {}
 

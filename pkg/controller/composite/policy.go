@@ -106,7 +106,7 @@ func (p policy) selector(parent *object.Object) (labels.Selector, error) {
 	if p.generated {
 		return labels.SelectorFromSet(generatedLabels(parent.UID())), nil
 	}
-	spec, _ := parent.Content()["spec"].(map[string]any)
+	spec, _ := parent.Field("spec").(map[string]any)
 	raw, ok := spec["selector"].(map[string]any)
 	if !ok {
 		return nil, errors.New("the parent has no spec.selector; give it one, or set generateSelector in the CompositeController")

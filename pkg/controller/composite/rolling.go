@@ -264,7 +264,7 @@ func (r *rollout) tell(pass *syncer.Pass, status map[string]any) {
 		return
 	}
 	var current any
-	if now, ok := pass.Parent.Content()["status"].(map[string]any); ok {
+	if now, ok := pass.Parent.Field("status").(map[string]any); ok {
 		current = now["conditions"]
 	}
 	if !revision.Condition(status, current, *r.decision, r.since, pass.Clock.Now().UTC().Format(time.RFC3339)) {

@@ -27,7 +27,7 @@ func (t *Tools) Claims(ctx context.Context, declared *object.Object) (engine.Cla
 			Resources      []v1alpha1.ResourceRule `json:"resources"`
 		} `json:"spec"`
 	}
-	if err := json.Unmarshal([]byte(declared.Body()), &parents); err != nil {
+	if err := json.Unmarshal(declared.Bytes(), &parents); err != nil {
 		return engine.Claims{}, fmt.Errorf("cannot read %q: %w", declared, err)
 	}
 	claims := engine.Claims{Finalizer: Finalizer(declared.Kind(), declared.Name())}

@@ -24,7 +24,7 @@ type Builder struct{ declare.Tools }
 // what is wrong with it, or what is not there.
 func (b *Builder) Build(ctx context.Context, declared *object.Object) (*engine.Controller, error) {
 	var decorator v1alpha1.DecoratorController
-	if err := json.Unmarshal([]byte(declared.Body()), &decorator); err != nil {
+	if err := json.Unmarshal(declared.Bytes(), &decorator); err != nil {
 		return nil, fmt.Errorf("cannot read the DecoratorController: %w", err)
 	}
 	definition, err := b.define(ctx, decorator.Name, &decorator.Spec)

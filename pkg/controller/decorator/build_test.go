@@ -27,6 +27,7 @@ func (nobody) Call(context.Context, string, []byte) ([]byte, error) {
 func (nobody) URL() string   { return "" }
 func (nobody) Close()        {}
 func (nobody) Accept(string) {}
+func (nobody) Forget(string) {}
 
 func kind(group, version, name, plural string) object.Kind {
 	return object.Kind{GroupVersionKind: schema.GroupVersionKind{Group: group, Version: version, Kind: name}, Resource: plural, Namespaced: true}

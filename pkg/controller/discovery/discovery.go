@@ -207,33 +207,47 @@ func resourcesOf(gv schema.GroupVersion, list *metav1.APIResourceList) map[strin
 	return out
 }
 
+// settle is when a poke is followed by refreshes, each after the one before.
+var settle = [...]time.Duration{200 * time.Millisecond, 800 * time.Millisecond, 2 * time.Second, 5 * time.Second}
+
 // Follow refreshes the table every interval and each time poke is sent to, and
 // calls changed after each refresh that found something new. It returns when ctx
 // ends.
 //
 // A poke is followed by more refreshes at growing distance: what the API server
-// serves trails the object that made it serve that.
+// serves trails the object that made it serve that. Pokes that follow each other
+// closely put none of them off: while they last, it is refreshed at the second of
+// these distances.
 func (r *Resources) Follow(ctx context.Context, timers clock.WithTicker, interval time.Duration, poke <-chan struct{}, changed func(), failed func(error)) {
-	settle := []time.Duration{200 * time.Millisecond, 800 * time.Millisecond, 2 * time.Second, 5 * time.Second}
 	next := len(settle)
+	refreshed := timers.Now()
+	due := refreshed.Add(interval)
 	for {
-		wait := interval
-		if next < len(settle) {
-			wait = min(wait, settle[next])
-			next++
-		}
-		timer := timers.NewTimer(wait)
+		timer := timers.NewTimer(due.Sub(timers.Now()))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
 		case <-poke:
 			timer.Stop()
-			next = 0
+			soon := timers.Now().Add(settle[0])
+			if again := refreshed.Add(settle[1]); soon.Before(again) {
+				soon = again
+			}
+			if soon.Before(due) {
+				due = soon
+			}
+			next = 1
 			continue
 		case <-timer.C():
 		}
 		found, err := r.Refresh(ctx)
+		refreshed = timers.Now()
+		due = refreshed.Add(interval)
+		if next < len(settle) {
+			due = refreshed.Add(min(interval, settle[next]))
+			next++
+		}
 		switch {
 		case errors.Is(err, context.Canceled):
 		case err != nil:

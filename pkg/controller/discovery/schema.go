@@ -8,7 +8,7 @@ import (
 // of a version of a custom resource, going by the schema in its
 // CustomResourceDefinition. See "Field pruning" in the documentation of those.
 func StatusField(definition *object.Object, version string) bool {
-	spec, _ := definition.Content()["spec"].(map[string]any)
+	spec, _ := definition.Field("spec").(map[string]any)
 	if spec["preserveUnknownFields"] == true {
 		return true
 	}

@@ -100,7 +100,7 @@ func (d *Definition) Parent(kind schema.GroupKind) *Parent {
 // controller: another one may have the same parent, and children of the same
 // kind.
 func (d *Definition) Marked(o *object.Object) bool {
-	mark, has := o.Annotation(object.DecoratorAnnotation)
+	mark, has := o.Decorator()
 	return has == (d.Mark != "") && mark == d.Mark
 }
 
@@ -142,7 +142,6 @@ type Cache interface {
 	// Named and Select are as in related.Reader.
 	Named(name string) []*object.Object
 	Select(namespace string, selector labels.Selector) []*object.Object
-	ByUID(uid types.UID) *object.Object
 	ByOwner(uid types.UID) []*object.Object
 	Orphans(namespace string, selector labels.Selector) []*object.Object
 	List() []*object.Object

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -91,8 +89,11 @@ type HostConfig struct {
 	API API
 	// Workers of each controller.
 	Workers int
-	Events  Recorder
-	Log     logr.Logger
+	// Retire, if it is not nil, is called with the name of a queue after the
+	// controller that had it has ended, and none replaces it.
+	Retire func(queue string)
+	Events Recorder
+	Log    logr.Logger
 }
 
 // Host runs the controllers that objects of one kind declare.
@@ -120,13 +121,6 @@ type Host struct {
 
 type running struct {
 	*run
-	declared *object.Object
-}
-
-// leftover is what a controller left behind.
-type leftover struct {
-	Claims
-	// declared is what the events are about.
 	declared *object.Object
 }
 
@@ -215,35 +209,6 @@ func (h *Host) Recheck() {
 	}
 	for _, declared := range h.Declared.List() {
 		queue.Add(request(declared.Name()))
-	}
-}
-
-// survey finds out which controllers there will be, so that none of them acts
-// for a moment where it gives way to another that starts later.
-func (h *Host) survey(ctx context.Context) {
-	for _, declared := range h.Declared.List() {
-		if ctx.Err() != nil {
-			return
-		}
-		if built, err := h.build(ctx, declared); err == nil {
-			h.mu.Lock()
-			h.contenders[declared.Name()] = contenderOf(declared, built.Definition)
-			h.mu.Unlock()
-		}
-	}
-}
-
-// recount looks again at controllers whose objects went between the survey and the
-// first event that is seen: no event tells of these, and others would leave
-// parents to them for ever.
-func (h *Host) recount(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	h.mu.Lock()
-	names := slices.Collect(maps.Keys(h.contenders))
-	h.mu.Unlock()
-	for _, name := range names {
-		if h.Declared.Get("", name) == nil {
-			queue.Add(request(name))
-		}
 	}
 }
 
@@ -340,6 +305,7 @@ func (h *Host) follow(ctx, base context.Context, current *running, declared *obj
 	if absent := (*AbsentError)(nil); errors.As(err, &absent) {
 		// Its caches would go on to look for the parents, more and more rarely.
 		h.stop(declared.Name(), current)
+		h.retire(current.definition.QueueName())
 		h.contend(declared.Name(), nil)
 		return
 	}
@@ -363,6 +329,7 @@ func (h *Host) remove(ctx context.Context, name string, current *running) error 
 		}
 		claims = current.definition.Claims()
 		h.stop(name, current)
+		h.retire(current.definition.QueueName())
 	case last == nil:
 		h.contend(name, nil)
 		return nil
@@ -380,119 +347,6 @@ func (h *Host) remove(ctx context.Context, name string, current *running) error 
 		h.leave(name, leftover{Claims: claims, declared: last})
 	}
 	return nil
-}
-
-// leave notes finalizers that are to be taken off.
-func (h *Host) leave(name string, left leftover) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if earlier, ok := h.leftovers[name]; ok {
-		left.Parents = append(earlier.without(left.Parents).Parents, left.Parents...)
-	}
-	h.leftovers[name] = left
-}
-
-// settle takes off the finalizers that a controller left behind, but for parents
-// of one that runs under the name again.
-func (h *Host) settle(ctx context.Context, name string) error {
-	h.mu.Lock()
-	left, ok := h.leftovers[name]
-	if current := h.running[name]; ok && current != nil {
-		left.Claims = left.without(current.definition.Claims().Parents)
-	}
-	h.mu.Unlock()
-	if !ok || ctx.Err() != nil {
-		return nil
-	}
-	done := func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.leftovers, name)
-	}
-	if len(left.Parents) == 0 {
-		done()
-		return nil
-	}
-	if h.keeps(ctx, left.declared) {
-		h.Events.Normal(left.declared, ReasonStopped, fmt.Sprintf("Left finalizer %q on its parents, as annotation %s says.", left.Finalizer, AnnotationKeepFinalizers))
-		done()
-		return nil
-	}
-	result := release(ctx, h.API, left.Claims)
-	if ctx.Err() != nil {
-		// The program stops; what is left is for who deletes the object again.
-		return nil
-	}
-	if err := result.err(); err != nil {
-		if left.Claims = h.served(ctx, left.Claims); len(left.Parents) == 0 {
-			// The kinds went after the controller, and the rights to them as well.
-			done()
-			return nil
-		}
-		h.Events.Warning(left.declared, ReasonSyncError, fmt.Sprintf("Controller %q: %v; trying again", name, err))
-		return fmt.Errorf("cannot release the parents of %q: %w", name, err)
-	}
-	done()
-	if result.parents > 0 {
-		h.Events.Normal(left.declared, ReasonStopped, fmt.Sprintf("Took finalizer %q off %d parents.", left.Finalizer, result.parents))
-		h.Log.Info("Took the finalizer off parents", logging.KeyName, name, logging.KeyCount, result.parents)
-	}
-	return nil
-}
-
-// served are the claims on kinds that the API server may still serve. One that
-// it does not has no objects either, and to list it fails for ever where the
-// right to do so is gone too: that is asked for first.
-func (h *Host) served(ctx context.Context, claims Claims) Claims {
-	claims.Parents = slices.DeleteFunc(slices.Clone(claims.Parents), func(kind object.Kind) bool {
-		_, absent, err := h.Lookup(ctx, kind.APIVersion(), kind.Resource)
-		return err != nil && absent
-	})
-	return claims
-}
-
-// keeps says whether an object wants the finalizers kept. One that was moved out
-// of what this instance looks after is still there, and may say so since.
-func (h *Host) keeps(ctx context.Context, last *object.Object) bool {
-	if live, err := h.API.Get(ctx, h.Kind, "", last.Name()); err == nil && live.UID() == last.UID() {
-		last = live
-	}
-	value, _ := last.Annotation(AnnotationKeepFinalizers)
-	return value == keepFinalizers
-}
-
-// contend notes what a controller is, nil that there is none of the name, and
-// tells the others whose turn it is now.
-func (h *Host) contend(name string, now *contender) {
-	h.mu.Lock()
-	if now == nil {
-		delete(h.contenders, name)
-		delete(h.elders, name)
-	} else {
-		h.contenders[name] = *now
-	}
-	var changed []*running
-	for other, one := range h.contenders {
-		before, after := h.elders[other], elders(one, h.contenders)
-		if len(before) == 0 && len(after) == 0 || reflect.DeepEqual(before, after) {
-			continue
-		}
-		h.elders[other] = after
-		if current := h.running[other]; current != nil && other != name {
-			current.syncer.GiveWay(after)
-			changed = append(changed, current)
-		}
-	}
-	h.mu.Unlock()
-	for _, one := range changed {
-		one.resync()
-	}
-}
-
-func (h *Host) eldersOf(name string) []Rival {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.elders[name]
 }
 
 // takeGone returns the last state of an object that was deleted, once.
@@ -543,6 +397,12 @@ func (h *Host) stop(name string, current *running) {
 	h.set(name, nil)
 	h.Events.Normal(current.declared, ReasonStopped, fmt.Sprintf("Stopped controller %q.", name))
 	h.Log.Info("Stopped controller", logging.KeyController, current.definition.QueueName())
+}
+
+func (h *Host) retire(queue string) {
+	if h.Retire != nil {
+		h.Retire(queue)
+	}
 }
 
 func (h *Host) stopAll() {

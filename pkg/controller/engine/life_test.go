@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -347,6 +348,10 @@ func TestResyncs(t *testing.T) {
 		r := &run{
 			definition: Definition{ResyncPeriod: time.Second}, syncer: &verdict{outcome: c.outcome}, queue: queue, backoff: newBackoff(),
 			busy: workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
+		}
+		r.lanes = &lanes{
+			clock: clock.RealClock{}, places: 1, sync: r.syncer.Sync,
+			begin: func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) },
 		}
 		result, err := r.reconcile(t.Context(), thing.Key("ns", "a"))
 		if err != nil || result.RequeueAfter != 0 || (len(queue.after) > 0) != c.want {

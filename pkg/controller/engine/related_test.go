@@ -55,7 +55,6 @@ func (c *copyOf) fill() {
 	close(c.full)
 }
 
-func (c *copyOf) ByUID(types.UID) *object.Object                   { return nil }
 func (c *copyOf) ByOwner(types.UID) []*object.Object               { return nil }
 func (c *copyOf) Seen(string) bool                                 { return true }
 func (c *copyOf) Orphans(string, labels.Selector) []*object.Object { return nil }

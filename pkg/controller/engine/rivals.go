@@ -1,10 +1,16 @@
 package engine
 
 import (
+	"context"
+	"maps"
+	"reflect"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1alpha1 "github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -44,7 +50,7 @@ type contender struct {
 }
 
 func contenderOf(declared *object.Object, definition Definition) contender {
-	metadata, _ := declared.Content()["metadata"].(map[string]any)
+	metadata, _ := declared.Field("metadata").(map[string]any)
 	created, _ := metadata["creationTimestamp"].(string)
 	return contender{definition: definition, created: created}
 }
@@ -56,31 +62,32 @@ func (c contender) olderThan(other contender) bool {
 	return c.definition.Name < other.definition.Name
 }
 
-// elders are the controllers to which mine gives way, by name. A
-// DecoratorController marks what it makes, and has none.
+// elders are the controllers to which mine gives way, by name.
 func elders(mine contender, all map[string]contender) []Rival {
-	if mine.definition.Kind != v1alpha1.CompositeControllerKind || mine.definition.Hooks.Sync == nil {
-		return nil
-	}
 	var found []Rival
-	for name, other := range all {
-		if name == mine.definition.Name || other.definition.Hooks.Sync == nil || !other.olderThan(mine) {
-			continue
-		}
-		kinds := sharedChildren(&mine.definition, &other.definition)
-		if len(kinds) > 0 && shareParents(&mine.definition, &other.definition) {
-			found = append(found, Rival{
-				Name: name, Kinds: kinds, parents: other.definition.Parents, finalizer: other.definition.Finalizer,
-			})
+	for _, other := range all {
+		if rival, is := elder(mine, other); is {
+			found = append(found, rival)
 		}
 	}
-	slices.SortFunc(found, func(a, b Rival) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(found, func(a, b Rival) int { return strings.Compare(a.Name, b.Name) })
 	return found
+}
+
+// elder says whether mine gives way to other. A DecoratorController marks what it
+// makes, and gives way to nobody.
+func elder(mine, other contender) (Rival, bool) {
+	if mine.definition.Kind != v1alpha1.CompositeControllerKind || mine.definition.Hooks.Sync == nil ||
+		other.definition.Name == mine.definition.Name || other.definition.Hooks.Sync == nil || !other.olderThan(mine) {
+		return Rival{}, false
+	}
+	kinds := sharedChildren(&mine.definition, &other.definition)
+	if len(kinds) == 0 || !shareParents(&mine.definition, &other.definition) {
+		return Rival{}, false
+	}
+	return Rival{
+		Name: other.definition.Name, Kinds: kinds, parents: other.definition.Parents, finalizer: other.definition.Finalizer,
+	}, true
 }
 
 func sharedChildren(a, b *Definition) []string {
@@ -128,4 +135,77 @@ func disjoint(a, b labels.Selector) bool {
 		}
 	}
 	return false
+}
+
+// survey finds out which controllers there will be, so that none of them acts
+// for a moment where it gives way to another that starts later.
+func (h *Host) survey(ctx context.Context) {
+	for _, declared := range h.Declared.List() {
+		if ctx.Err() != nil {
+			return
+		}
+		if built, err := h.build(ctx, declared); err == nil {
+			h.mu.Lock()
+			h.contenders[declared.Name()] = contenderOf(declared, built.Definition)
+			h.mu.Unlock()
+		}
+	}
+}
+
+// recount looks again at controllers whose objects went between the survey and the
+// first event that is seen: no event tells of these, and others would leave
+// parents to them for ever.
+func (h *Host) recount(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	h.mu.Lock()
+	names := slices.Collect(maps.Keys(h.contenders))
+	h.mu.Unlock()
+	for _, name := range names {
+		if h.Declared.Get("", name) == nil {
+			queue.Add(request(name))
+		}
+	}
+}
+
+// contend notes what a controller is, nil that there is none of the name, and
+// tells the others whose turn it is now.
+func (h *Host) contend(name string, now *contender) {
+	h.mu.Lock()
+	if now == nil {
+		delete(h.contenders, name)
+		delete(h.elders, name)
+	} else {
+		h.contenders[name] = *now
+	}
+	var changed []*running
+	for other, one := range h.contenders {
+		before := h.elders[other]
+		if other != name && !slices.ContainsFunc(before, func(elder Rival) bool { return elder.Name == name }) {
+			// Most have nothing to do with the one that changed.
+			if now == nil {
+				continue
+			}
+			if _, is := elder(one, *now); !is {
+				continue
+			}
+		}
+		after := elders(one, h.contenders)
+		if len(before) == 0 && len(after) == 0 || reflect.DeepEqual(before, after) {
+			continue
+		}
+		h.elders[other] = after
+		if current := h.running[other]; current != nil && other != name {
+			current.syncer.GiveWay(after)
+			changed = append(changed, current)
+		}
+	}
+	h.mu.Unlock()
+	for _, one := range changed {
+		one.resync()
+	}
+}
+
+func (h *Host) eldersOf(name string) []Rival {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.elders[name]
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
@@ -58,17 +57,10 @@ func withoutStatus(o *object.Object) map[string]any {
 	return content
 }
 
-// ownerOf is a controller of a child, of a parent kind.
-type ownerOf struct {
-	uid types.UID
-	// key under which a parent of that kind and name is.
-	key object.Key
-}
-
-// ownersOf are the controllers of a child before and after a change, if they are
-// of a parent kind; and whether nobody controls it now. A state that is of another
+// ownersOf are the keys of a child's controllers before and after a change, if
+// they are of a parent kind; and whether nobody controls it now. A state that is of another
 // controller's child has none, and neither has an event without a change.
-func ownersOf(definition *Definition, before, after *object.Object) (owners []ownerOf, orphaned bool) {
+func ownersOf(definition *Definition, before, after *object.Object) (owners []object.Key, orphaned bool) {
 	if before != nil && after != nil && before.ResourceVersion() == after.ResourceVersion() {
 		return nil, false
 	}
@@ -85,7 +77,7 @@ func ownersOf(definition *Definition, before, after *object.Object) (owners []ow
 			if !object.Refers(ref, kind.GroupKind()) {
 				continue
 			}
-			owner := ownerOf{uid: ref.UID, key: object.OwnerKey(ref, kind, state.Namespace())}
+			owner := object.OwnerKey(ref, kind, state.Namespace())
 			if !slices.Contains(owners, owner) {
 				owners = append(owners, owner)
 			}
@@ -143,17 +135,14 @@ func (r *router) child(before, after *object.Object, initial bool) {
 func (r *router) owned(before, after *object.Object) (orphaned bool) {
 	owners, orphaned := ownersOf(r.definition, before, after)
 	for _, owner := range owners {
-		cache := r.caches.Parents[owner.key.GroupKind()]
+		cache := r.caches.Parents[owner.GroupKind()]
 		if cache == nil {
 			continue
 		}
-		parent := cache.ByUID(owner.uid)
-		if parent == nil {
-			// What a parent of the same name left behind is in the way of the one
-			// that is there now.
-			parent = cache.Get(owner.key.Namespace, owner.key.Name)
-		}
-		rule := r.definition.Parent(owner.key.GroupKind())
+		// Whatever its UID: what a parent of the same name left behind is in the way
+		// of the one that is there now.
+		parent := cache.Get(owner.Namespace, owner.Name)
+		rule := r.definition.Parent(owner.GroupKind())
 		if parent != nil && managed(rule, r.definition.Finalizer, parent) {
 			r.add(false, parent.Key())
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
 	"github.com/metacontroller-solo/solo/pkg/object"
@@ -84,8 +83,8 @@ func TestConcernsParent(t *testing.T) {
 
 func TestOwnersOf(t *testing.T) {
 	definition := &Definition{Parents: []Parent{{Kind: thing}}}
-	owned := func(version, uid, apiVersion, kind string) *object.Object {
-		return build(t, config, fmt.Sprintf(`,"resourceVersion":%q,"ownerReferences":[{"apiVersion":%q,"kind":%q,"name":"p","uid":%q,"controller":true}]`, version, apiVersion, kind, uid), "")
+	owned := func(version, name, apiVersion, kind string) *object.Object {
+		return build(t, config, fmt.Sprintf(`,"resourceVersion":%q,"ownerReferences":[{"apiVersion":%q,"kind":%q,"name":%q,"uid":"u","controller":true}]`, version, apiVersion, kind, name), "")
 	}
 	orphan := func(version string) *object.Object {
 		return build(t, config, fmt.Sprintf(`,"resourceVersion":%q`, version), "")
@@ -93,17 +92,17 @@ func TestOwnersOf(t *testing.T) {
 	cases := []struct {
 		reason        string
 		before, after *object.Object
-		owners        []types.UID
+		owners        []string
 		orphaned      bool
 	}{
-		{"created", nil, owned("1", "p1", "demo/v1", "Thing"), []types.UID{"p1"}, false},
-		{"in another version", nil, owned("1", "p1", "demo/v2", "Thing"), []types.UID{"p1"}, false},
+		{"created", nil, owned("1", "p1", "demo/v1", "Thing"), []string{"p1"}, false},
+		{"in another version", nil, owned("1", "p1", "demo/v2", "Thing"), []string{"p1"}, false},
 		{"of another kind", nil, owned("1", "p1", "demo/v1", "Other"), nil, false},
 		{"of another group", nil, owned("1", "p1", "other/v1", "Thing"), nil, false},
-		{"gone", owned("1", "p1", "demo/v1", "Thing"), nil, []types.UID{"p1"}, false},
-		{"changed", owned("1", "p1", "demo/v1", "Thing"), owned("2", "p1", "demo/v1", "Thing"), []types.UID{"p1"}, false},
-		{"from one to another", owned("1", "p1", "demo/v1", "Thing"), owned("2", "p2", "demo/v1", "Thing"), []types.UID{"p1", "p2"}, false},
-		{"let go", owned("1", "p1", "demo/v1", "Thing"), orphan("2"), []types.UID{"p1"}, true},
+		{"gone", owned("1", "p1", "demo/v1", "Thing"), nil, []string{"p1"}, false},
+		{"changed", owned("1", "p1", "demo/v1", "Thing"), owned("2", "p1", "demo/v1", "Thing"), []string{"p1"}, false},
+		{"from one to another", owned("1", "p1", "demo/v1", "Thing"), owned("2", "p2", "demo/v1", "Thing"), []string{"p1", "p2"}, false},
+		{"let go", owned("1", "p1", "demo/v1", "Thing"), orphan("2"), []string{"p1"}, true},
 		{"orphan", nil, orphan("1"), nil, true},
 		{"orphan gone", orphan("1"), nil, nil, false},
 		{"listed again", owned("1", "p1", "demo/v1", "Thing"), owned("1", "p1", "demo/v1", "Thing"), nil, false},
@@ -111,11 +110,11 @@ func TestOwnersOf(t *testing.T) {
 	}
 	for _, c := range cases {
 		found, orphaned := ownersOf(definition, c.before, c.after)
-		var owners []types.UID
+		var owners []string
 		for _, owner := range found {
-			owners = append(owners, owner.uid)
-			if owner.key != thing.Key("ns", "p") {
-				t.Errorf("%s: the owner is %v", c.reason, owner.key)
+			owners = append(owners, owner.Name)
+			if owner != thing.Key("ns", owner.Name) {
+				t.Errorf("%s: the owner is %v", c.reason, owner)
 			}
 		}
 		if !slices.Equal(owners, c.owners) || orphaned != c.orphaned {
@@ -128,15 +127,6 @@ func TestOwnersOf(t *testing.T) {
 type routedCopy struct {
 	Cache
 	objects map[object.Key]*object.Object
-}
-
-func (c *routedCopy) ByUID(uid types.UID) *object.Object {
-	for _, o := range c.objects {
-		if o.UID() == uid {
-			return o
-		}
-	}
-	return nil
 }
 
 func (c *routedCopy) Get(namespace, name string) *object.Object {

@@ -48,6 +48,7 @@ type run struct {
 	queue      priorityqueue.PriorityQueue[object.Key]
 	backoff    *backoff
 	busy       workqueue.TypedRateLimiter[object.Key]
+	lanes      *lanes
 	cancel     context.CancelFunc
 	// ready is closed once queue is set.
 	ready chan struct{}
@@ -124,7 +125,18 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 		ready:      make(chan struct{}),
 		done:       make(chan struct{}),
 	}
-	skipNames := true
+	ctx, r.cancel = context.WithCancel(ctx)
+	r.lanes = &lanes{
+		clock:  clock.RealClock{},
+		begin:  func() (context.Context, context.CancelFunc) { return context.WithCancel(ctx) },
+		sync:   isolated(r.syncer.Sync),
+		ready:  func() int { return r.queue.Len() },
+		wake:   func(key object.Key) { r.queue.AddWithOpts(priorityqueue.AddOpts{}, key) },
+		places: workers,
+		aside:  map[object.Key]*stalled{},
+	}
+	context.AfterFunc(ctx, r.lanes.shut)
+	skipNames, lazy := true, logging.Lazy(log)
 	// It has a name and a reconciler: there is nothing that it could refuse.
 	typed, err := controller.NewTypedUnmanaged(definition.QueueName(), controller.TypedOptions[object.Key]{
 		SkipNameValidation:      &skipNames,
@@ -136,7 +148,7 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 			if key == nil {
 				return log.V(1)
 			}
-			return log.WithValues(logging.KeyParent, key.String())
+			return lazy.WithValues(logging.KeyParent, key.String())
 		},
 	})
 	if err == nil {
@@ -146,14 +158,13 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 			return r.listen(p.controller, log)
 		}))
 	}
-	ctx, r.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(r.done)
 		var following sync.WaitGroup
 		if related := r.caches.Related; related != nil {
 			following.Go(func() {
 				// A sync sets the first rule, and it is the queue that it came from.
-				related.run(ctx, func(keys ...object.Key) { r.queue.AddWithOpts(priorityqueue.AddOpts{}, keys...) })
+				related.run(ctx, func(keys ...object.Key) { r.add(false, keys...) })
 			})
 		}
 		if err == nil {
@@ -161,6 +172,7 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 			err = typed.Start(ctx)
 		}
 		r.cancel()
+		r.lanes.wait()
 		following.Wait()
 		if err != nil {
 			log.Error(err, "Cannot run controller")
@@ -216,6 +228,7 @@ func (r *run) add(later bool, keys ...object.Key) {
 		low := handler.LowPriority
 		options.Priority = &low
 	}
+	r.lanes.note(later, keys...)
 	r.queue.AddWithOpts(options, keys...)
 }
 
@@ -272,8 +285,8 @@ func (b *backoff) reset(key object.Key) { b.TypedRateLimiter.Forget(key) }
 // reconcile syncs one parent and says when it is its turn again: the one place
 // where that is decided.
 func (r *run) reconcile(ctx context.Context, key object.Key) (reconcile.Result, error) {
-	outcome := r.syncer.Sync(ctx, key)
-	if ctx.Err() != nil {
+	outcome, ended := r.lanes.run(key)
+	if !ended || ctx.Err() != nil {
 		return reconcile.Result{}, nil
 	}
 	if outcome.Verdict != Wait {

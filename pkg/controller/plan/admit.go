@@ -117,11 +117,11 @@ func (m *maker) foreignMessage(child desired, foreign *object.Object) string {
 
 // hash is Mark.Desired: what the hook wrote, and what is put on it.
 func hash(o *object.Object, extra []byte) [32]byte {
-	buffer := make([]byte, 0, len(o.Body())+1+len(extra))
-	buffer = o.AppendJSON(buffer)
-	buffer = append(buffer, 0)
-	buffer = append(buffer, extra...)
-	return sha256.Sum256(buffer)
+	sum := sha256.New()
+	sum.Write(o.Bytes())
+	sum.Write([]byte{0})
+	sum.Write(extra)
+	return [sha256.Size]byte(sum.Sum(nil))
 }
 
 // labelsOf are the labels that a child will have.

@@ -26,12 +26,13 @@ func Make(in Input) (Plan, error) {
 			return Plan{}, err
 		}
 	}
+	m.settled.Sort()
 	steps := slices.Concat(m.deletes, m.writes, m.skips)
 	return Plan{Steps: steps, Settled: m.settled, Waiting: m.waiting}, nil
 }
 
 func newMaker(in Input) maker {
-	m := maker{in: in, methods: make(map[schema.GroupKind]Kind, len(in.Kinds)), settled: Settled{}}
+	m := maker{in: in, methods: make(map[schema.GroupKind]Kind, len(in.Kinds))}
 	for _, kind := range in.Kinds {
 		if _, ok := m.methods[kind.GroupKind()]; !ok {
 			m.methods[kind.GroupKind()] = kind
@@ -60,6 +61,10 @@ func (m *maker) kinds() []Kind {
 		return object.CompareKinds(a.GroupVersionKind, b.GroupVersionKind)
 	})
 	return kinds
+}
+
+func (m *maker) settle(key object.Key, mark Mark) {
+	m.settled = append(m.settled, SettledChild{Key: key, Mark: mark})
 }
 
 // own says whether an observed object is the parent's. Observed should hold no
@@ -165,8 +170,8 @@ func (m *maker) change(kind Kind, child desired, observed *object.Object) (Step,
 	if observed.Terminating() || !changes(kind.Method) {
 		return Step{}, false, nil
 	}
-	if mark, ok := m.in.Settled[child.key]; ok && mark.holds(observed, child.hash) {
-		m.settled[child.key] = mark
+	if mark, ok := m.in.Settled.Mark(child.key); ok && mark.holds(observed, child.hash) {
+		m.settle(child.key, mark)
 		return Step{}, false, nil
 	}
 	if m.in.ServerSide {
@@ -188,7 +193,7 @@ func (m *maker) changeByUpdate(kind Kind, child desired, observed *object.Object
 	case merged.Outcome == merge.Same, merged.Outcome == merge.Forget && recreates(kind.Method):
 		// To forget is no reason to delete a child: when it is made again for
 		// another reason, its annotation is new too.
-		m.settled[child.key] = MarkOf(observed, child.hash)
+		m.settle(child.key, MarkOf(observed, child.hash))
 		return Step{}, false, nil
 	case recreates(kind.Method) && !merged.Applied:
 		step.Action, step.Desired = Delete, [32]byte{}

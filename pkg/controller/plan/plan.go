@@ -11,6 +11,7 @@ package plan
 
 import (
 	"crypto/sha256"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -218,8 +219,30 @@ func (p Plan) Problems() []Step {
 }
 
 // Settled remembers which child was found to be as desired, so that neither
-// side is decoded again until one of them changes.
-type Settled map[object.Key]Mark
+// side is decoded again until one of them changes. It is sorted by key: there is
+// one for each parent, and a map would take three times the memory.
+type Settled []SettledChild
+
+// SettledChild is one of Settled.
+type SettledChild struct {
+	object.Key
+	Mark
+}
+
+// Mark is the mark of a child, and whether there is one.
+func (s Settled) Mark(key object.Key) (Mark, bool) {
+	i, found := slices.BinarySearchFunc(s, key, func(one SettledChild, key object.Key) int { return one.Key.Compare(key) })
+	if !found {
+		return Mark{}, false
+	}
+	return s[i].Mark, true
+}
+
+// Sort brings it into its order, after children were appended. A child must not be
+// there twice.
+func (s Settled) Sort() {
+	slices.SortFunc(s, func(a, b SettledChild) int { return a.Key.Compare(b.Key) })
+}
 
 // Mark is a pair of observed and desired state of which nothing is to be written:
 // they were found to be equal, or the API server made that of it.

@@ -277,11 +277,11 @@ func TestGeneratedSelectorAndMarksAreInjected(t *testing.T) {
 	}
 	for _, s := range got.Steps {
 		mark, _ := s.Object.Annotation(object.DecoratorAnnotation)
-		if s.Object.Label(object.ControllerUIDLabel) != "p-uid" || mark != "ctl" {
+		if s.Object.Labels()[object.ControllerUIDLabel] != "p-uid" || mark != "ctl" {
 			t.Errorf("writes %s", s.Object.Body())
 		}
 	}
-	if got.Steps[0].Object.Label("app") != "x" {
+	if got.Steps[0].Object.Labels()["app"] != "x" {
 		t.Error("the hook's own label is gone")
 	}
 }

@@ -51,14 +51,14 @@ func (m *maker) changeByApply(kind Kind, child desired, observed *object.Object)
 	reason := Differs
 	switch owned.Compare(observed.Content(), content, observed.Applied()) {
 	case owned.Same:
-		m.settled[child.key] = MarkOf(observed, child.hash)
+		m.settle(child.key, MarkOf(observed, child.hash))
 		return Step{}, false, nil
 	case owned.Unowned:
 		reason = Memory
 		if recreates(kind.Method) && observed.Applied() == "" {
 			// It was never applied: an orphan that was adopted. To own it is no
 			// reason to delete it.
-			m.settled[child.key] = MarkOf(observed, child.hash)
+			m.settle(child.key, MarkOf(observed, child.hash))
 			return Step{}, false, nil
 		}
 	}

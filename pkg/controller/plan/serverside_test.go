@@ -123,7 +123,7 @@ func TestMarksOutliveNoise(t *testing.T) {
 	}
 	// It was written, and this is what the API server made of it.
 	key := first.Steps[0].Key
-	in.Settled = plan.Settled{key: plan.MarkOf(at("2", "normalised", ownedPod), first.Steps[0].Desired)}
+	in.Settled = plan.Settled{{Key: key, Mark: plan.MarkOf(at("2", "normalised", ownedPod), first.Steps[0].Desired)}}
 	for _, tt := range []struct {
 		name     string
 		observed *object.Object
@@ -139,8 +139,8 @@ func TestMarksOutliveNoise(t *testing.T) {
 		if err != nil || len(got.Steps) != tt.steps {
 			t.Errorf("%s: %v, %v", tt.name, told(got), err)
 		}
-		if tt.steps == 0 && got.Settled[key].ResourceVersion != tt.observed.ResourceVersion() {
-			t.Errorf("%s: the mark is %v", tt.name, got.Settled[key])
+		if mark, _ := got.Settled.Mark(key); tt.steps == 0 && mark.ResourceVersion != tt.observed.ResourceVersion() {
+			t.Errorf("%s: the mark is %v", tt.name, mark)
 		}
 	}
 }

@@ -291,7 +291,7 @@ func TestSelectAgreesWithAScan(t *testing.T) {
 			for _, o := range copies[kind] {
 				want := false
 				for i := range raw {
-					want = want || kindsOf(raw)[i] == kind && selects(rt, &raw[i], viewer, StateOf(o), namespaces)
+					want = want || kindsOf(raw)[i] == kind && selects(rt, &raw[i], viewer, State{Namespace: o.Namespace(), Name: o.Name(), Labels: labels.Set(o.Labels())}, namespaces)
 				}
 				if got := set.Get(o.Key()) != nil; got != want {
 					rt.Fatalf("%s with %v: found is %v by %+v", o, o.Labels(), got, raw)

@@ -150,11 +150,6 @@ type State struct {
 	Labels          labels.Set
 }
 
-// StateOf is the State of an object.
-func StateOf(o *object.Object) State {
-	return State{Namespace: o.Namespace(), Name: o.Name(), Labels: labels.Set(o.Labels())}
-}
-
 // Namespaces is the labels of a namespace, and whether it exists.
 type Namespaces func(name string) (labels.Set, bool)
 

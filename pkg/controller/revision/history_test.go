@@ -265,7 +265,7 @@ func TestWrites(t *testing.T) {
 			if !object.ControlledBy(written, "p-uid") || written.Namespace() != "ns" {
 				t.Errorf("%s: it is %s", c.reason, written.Body())
 			}
-			if written.Name() == name && (written.Label("controller-uid") != "p-uid" || !object.Equal(written.Content()["parentPatch"], h.Latest.Patch)) {
+			if written.Name() == name && (written.Labels()["controller-uid"] != "p-uid" || !object.Equal(written.Content()["parentPatch"], h.Latest.Patch)) {
 				t.Errorf("%s: the latest is %s", c.reason, written.Body())
 			}
 		}

@@ -18,7 +18,7 @@ func Unready(child *object.Object, method v1alpha1.ChildUpdateMethod, checks []v
 	if !inPlace && len(checks) == 0 {
 		return ""
 	}
-	status, _ := child.Content()["status"].(map[string]any)
+	status, _ := child.Field("status").(map[string]any)
 	if seen, ok := whole(status["observedGeneration"]); inPlace && ok && seen < child.Generation() {
 		return fmt.Sprintf("has a status of generation %d, and is at %d", seen, child.Generation())
 	}

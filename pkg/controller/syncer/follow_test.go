@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -141,6 +142,62 @@ func TestClaimOfWhatIsNewer(t *testing.T) {
 type caller struct{ Caller }
 
 func (caller) URL() string { return "http://hook" }
+
+// forgetful is a hook that notes what it is to forget.
+type forgetful struct {
+	Caller
+	forgotten []string
+}
+
+func (f *forgetful) Forget(subject string) { f.forgotten = append(f.forgotten, subject) }
+
+// Nothing is remembered of a parent that is gone, or that another one replaced
+// unseen: neither here nor by its hooks.
+func TestNothingIsRememberedOfAParentThatIsGone(t *testing.T) {
+	kind := object.Kind{GroupVersionKind: parent(t, "").GroupVersionKind(), Resource: "things"}
+	there := &one{}
+	sync, customize := &forgetful{}, &forgetful{}
+	s := New(Deps{
+		Definition: engine.Definition{
+			Kind: "CompositeController", Name: "cc", Finalizer: "fin",
+			Parents: []engine.Parent{{Kind: kind, Selector: labels.SelectorFromSet(labels.Set{"app": "x"})}},
+		},
+		Clock:  clock.RealClock{},
+		Caches: engine.Caches{Parents: map[schema.GroupKind]engine.Cache{kind.GroupKind(): there}},
+		Hooks:  Hooks{Sync: &Hook{Caller: sync}, Customize: &Hook{Caller: customize}},
+	})
+	for _, step := range []struct {
+		reason string
+		before string // metadata of the parent that is remembered
+		now    *object.Object
+		want   engine.Verdict
+	}{
+		{"gone", `,"uid":"one"`, nil, engine.Gone},
+		{"not selected any more", `,"uid":"two"`, parent(t, `,"uid":"two"`), engine.Gone},
+		{"another one of the name, not selected", `,"uid":"three"`, parent(t, `,"uid":"four"`), engine.Gone},
+		{"never known", "", nil, engine.Gone},
+	} {
+		sync.forgotten, customize.forgotten = nil, nil
+		var want []string
+		if step.before != "" {
+			s.memories.recall(parent(t, step.before))
+			want = append(want, string(parent(t, step.before).UID()))
+		}
+		if step.now != nil && string(step.now.UID()) != want[0] {
+			want = append(want, string(step.now.UID()))
+		}
+		there.object = step.now
+		if got := s.Sync(t.Context(), parent(t, "").Key()); got.Verdict != step.want {
+			t.Errorf("%s: it ends with %+v", step.reason, got)
+		}
+		if !slices.Equal(sync.forgotten, want) || !slices.Equal(customize.forgotten, want) {
+			t.Errorf("%s: forgotten are %q and %q, not %q", step.reason, sync.forgotten, customize.forgotten, want)
+		}
+		if len(s.memories.of) > 0 {
+			t.Errorf("%s: there are memories: %v", step.reason, s.memories.of)
+		}
+	}
+}
 
 // The log says which hook gave an answer that cannot be used, wherever that is
 // found out.

@@ -30,6 +30,9 @@ type memories struct {
 // pending goes on to the Syncer that replaces this one (Syncer.Follow).
 type memory struct {
 	uid types.UID
+	// predecessor is a parent of the same name whose end was not seen, and of which
+	// the hooks still remember something; empty if there is none.
+	predecessor types.UID
 	// pending are writes that the caches have not shown yet.
 	pending []pending
 	// settled are children that need not be compared again.
@@ -114,7 +117,11 @@ func (m *memories) recall(parent *object.Object) *memory {
 	defer m.mu.Unlock()
 	known := m.of[parent.Key()]
 	if known == nil || known.uid != parent.UID() {
-		known = &memory{uid: parent.UID()}
+		fresh := &memory{uid: parent.UID()}
+		if known != nil {
+			fresh.predecessor = known.uid
+		}
+		known = fresh
 		m.of[parent.Key()] = known
 	}
 	return known
@@ -140,10 +147,17 @@ func (m *memories) follow(before *memories, instead func(engine.Cache) engine.Ca
 	}
 }
 
-func (m *memories) forget(parent object.Key) {
+// forget returns the uid of the parent whose memory it was, empty if there was
+// none.
+func (m *memories) forget(parent object.Key) types.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	known := m.of[parent]
+	if known == nil {
+		return ""
+	}
 	delete(m.of, parent)
+	return known.uid
 }
 
 // behind returns the oldest write that the caches have not shown yet, or nil.
@@ -157,6 +171,8 @@ func (m *memory) behind() *pending {
 	clear(m.pending[len(left):])
 	m.pending = left
 	if len(left) == 0 {
+		// Most parents wait for nothing most of the time, and there are many.
+		m.pending = nil
 		return nil
 	}
 	return &left[0]

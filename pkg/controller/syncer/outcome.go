@@ -36,6 +36,14 @@ func (e *hookError) Unwrap() error { return e.err }
 // thousands.
 const toldProblems = 10
 
+// toldBytes is from where on further problems are only counted: the message of an
+// event has a limit, and how many there are stands at its end.
+const toldBytes = 600
+
+// problemLimit is how many bytes of one problem are told: a name in it may be as
+// long as the answer of the hook.
+const problemLimit = 700
+
 // fail notes what went wrong.
 func (p *Pass) fail(err error) { p.problems = append(p.problems, err) }
 
@@ -87,12 +95,14 @@ var sourceAddress = regexp.MustCompile(`(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9a
 func failureOf(problems []error) *engine.Failure {
 	failure := &engine.Failure{}
 	texts := make([]string, 0, toldProblems+1)
+	told := 0
 	for i, problem := range problems {
-		if i == toldProblems {
+		if i == toldProblems || told > toldBytes {
 			texts = append(texts, fmt.Sprintf("and %d more", len(problems)-i))
 			break
 		}
-		texts = append(texts, strings.ReplaceAll(problem.Error(), "\n", "; "))
+		text := brief(problem)
+		texts, told = append(texts, text), told+len(text)
 		var (
 			asked *hookError
 			field *object.FieldError
@@ -101,11 +111,26 @@ func failureOf(problems []error) *engine.Failure {
 			failure.Hook = asked.which.String()
 		}
 		if failure.Path == "" && errors.As(problem, &field) {
-			failure.Path = field.Path
+			failure.Path = cut(field.Path, problemLimit)
 		}
 	}
 	failure.Err = errors.New(strings.Join(texts, "; "))
 	return failure
+}
+
+// brief is what is told of a problem, on one line.
+func brief(problem error) string {
+	return strings.ReplaceAll(cut(problem.Error(), problemLimit), "\n", "; ")
+}
+
+// cut leaves the middle of a long text out: what is wrong stands at the end of an
+// error, and where at its beginning.
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	half := limit / 2
+	return strings.ToValidUTF8(text[:half]+" … "+text[len(text)-half:], "")
 }
 
 // settlesItself says that an error came from an object being newer than it was

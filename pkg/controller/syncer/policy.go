@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/metacontroller-solo/solo/pkg/controller/apply"
@@ -58,6 +59,9 @@ type Caller interface {
 	// No other answer is reused when the hook says that it still holds: one that
 	// could not be decoded would come back for ever.
 	Accept(about string)
+	// Forget drops what is remembered of answers about a subject: what is before
+	// the first slash of about.
+	Forget(subject string)
 	// URL without what is secret in it.
 	URL() string
 	Close()
@@ -76,9 +80,22 @@ type Hooks struct {
 
 // Close gives back the hooks.
 func (h Hooks) Close() {
+	for one := range h.all {
+		one.Caller.Close()
+	}
+}
+
+// forget drops what is remembered of answers about a parent.
+func (h Hooks) forget(parent types.UID) {
+	for one := range h.all {
+		one.Caller.Forget(string(parent))
+	}
+}
+
+func (h Hooks) all(yield func(*Hook) bool) {
 	for _, one := range []*Hook{h.Sync, h.Finalize, h.Customize} {
-		if one != nil {
-			one.Caller.Close()
+		if one != nil && !yield(one) {
+			return
 		}
 	}
 }

@@ -121,6 +121,7 @@ func (p *Pass) askCustomize(ctx context.Context) ([]v1alpha1.RelatedResourceRule
 	if err != nil {
 		return nil, &hookError{hook.Customize, fmt.Errorf("%s hook at %s %w", hook.Customize, asked.Caller.URL(), err)}
 	}
+	defer hold(answer)()
 	response, notes, err := asked.Codec.DecodeCustomize(answer)
 	p.logUnknown(hook.Customize, notes)
 	if err != nil {
@@ -142,6 +143,10 @@ func (p *Pass) lookUp(ctx context.Context, rules []v1alpha1.RelatedResourceRule)
 		kind, err := p.Caches.Related.Kind(ctx, p.Parent.Key(), rules[i].APIVersion, rules[i].Resource)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", related.PathOf(i), err))
+		}
+		if len(problems) == toldProblems {
+			// Each may have been a call of the API server.
+			break
 		}
 		kinds = append(kinds, kind)
 	}

@@ -41,6 +41,7 @@ func (h *customizeHook) Call(_ context.Context, _ string, body []byte) ([]byte, 
 func (h *customizeHook) URL() string { return "http://h" }
 func (h *customizeHook) Close()      {}
 func (*customizeHook) Accept(string) {}
+func (*customizeHook) Forget(string) {}
 
 // copied is a copy with fixed objects.
 type copied struct {

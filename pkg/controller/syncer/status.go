@@ -14,6 +14,8 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
+const fieldStatus = "status"
+
 // WriteStatus makes status, which is decoded JSON, the status of the parent, if
 // it is not so already. A kind without a status subresource has none to write.
 func (p *Pass) WriteStatus(ctx context.Context, status map[string]any) error {
@@ -29,17 +31,16 @@ func (p *Pass) WriteStatus(ctx context.Context, status map[string]any) error {
 	if known.resourceVersion == p.Parent.ResourceVersion() && known.desired == desired {
 		return nil
 	}
-	content := p.Parent.Content()
+	has := p.Parent.Field(fieldStatus)
 	mark := statusMark{resourceVersion: p.Parent.ResourceVersion(), desired: desired}
-	if mark.kept, err = digest(content["status"]); err != nil {
+	if mark.kept, err = digest(has); err != nil {
 		return fmt.Errorf("cannot encode status of %q: %w", p.Parent, err)
 	}
 	// What the API server made of this status before is what it would make of it
 	// again.
 	same := mark.kept == desired || known.desired == desired && known.kept == mark.kept
-	if !same && !object.Equal(p.pruning.kept(p.Parent.Key().GroupKind(), status, p.Clock.Now()), content["status"]) {
-		content["status"] = status
-		updated, err := object.FromContent(content)
+	if !same && !object.Equal(p.pruning.kept(p.Parent.Key().GroupKind(), status, p.Clock.Now()), has) {
+		updated, err := p.Parent.WithField(fieldStatus, encoded)
 		if err != nil {
 			return fmt.Errorf("cannot encode %q: %w", p.Parent, err)
 		}
@@ -49,7 +50,7 @@ func (p *Pass) WriteStatus(ctx context.Context, status map[string]any) error {
 		}
 		p.wroteParent(written)
 		mark.resourceVersion = written.ResourceVersion()
-		came := written.Content()["status"]
+		came := written.Field(fieldStatus)
 		p.pruning.learn(p.Parent.Key().GroupKind(), status, came, p.Clock.Now())
 		if mark.kept, err = digest(came); err != nil {
 			return fmt.Errorf("cannot encode status of %q: %w", p.Parent, err)

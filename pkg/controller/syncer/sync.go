@@ -72,6 +72,10 @@ func (s *Syncer) Sync(ctx context.Context, key object.Key) (outcome engine.Outco
 		return engine.Outcome{Verdict: engine.Gone}
 	}
 	pass := &Pass{Syncer: s, Declared: s.declared.Load(), Rule: rule, Parent: parent, memory: s.memories.recall(parent)}
+	if gone := pass.memory.predecessor; gone != "" {
+		s.Hooks.forget(gone)
+		pass.memory.predecessor = ""
+	}
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			pass.fail(s.recovered(recovered, key))
@@ -94,7 +98,9 @@ func (s *Syncer) recovered(cause any, parent object.Key) error {
 
 // forget frees what is remembered of a parent that is gone, or not ours.
 func (s *Syncer) forget(parent object.Key) {
-	s.memories.forget(parent)
+	if gone := s.memories.forget(parent); gone != "" {
+		s.Hooks.forget(gone)
+	}
 	s.Caches.Related.Forget(parent)
 }
 
@@ -250,6 +256,7 @@ func (p *Pass) Ask(ctx context.Context, parent *object.Object, revision string) 
 	if err != nil {
 		return nil, fmt.Errorf("%s hook at %s %w", which, asked.Caller.URL(), err)
 	}
+	defer hold(answer)()
 	response, notes, err := asked.Codec.DecodeResponse(request, answer)
 	p.logUnknown(which, notes)
 	if err != nil {
@@ -293,7 +300,7 @@ func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
 		p.fail(p.Unusable(err))
 		return false, false
 	}
-	result := apply.Run(ctx, p.Writer, made, parallelWrites)
+	result := apply.RunWhile(ctx, p.Writer, made, parallelWrites, p.stillWanted())
 	for _, done := range result.Done {
 		cache := p.Caches.Children[done.Key.GroupKind()]
 		switch {
@@ -311,7 +318,12 @@ func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
 		// What settles itself is not among them, so it is not asked for again.
 		p.fail(errors.New(failed.Err.Error()))
 	}
-	if result.Interrupted != nil {
+	switch {
+	case errors.Is(result.Interrupted, apply.ErrNotWanted):
+		// What is wanted now is for the next pass.
+		p.again = true
+		return false, false
+	case result.Interrupted != nil:
 		p.fail(fmt.Errorf("cannot finish the children: %w", result.Interrupted))
 	}
 	p.again = p.again || result.Retry

@@ -15,7 +15,6 @@ import (
 
 // Names of the indexes.
 const (
-	indexUID    = "uid"
 	indexOwner  = "owner"
 	indexOrphan = "orphan"
 	indexSelect = "select"
@@ -26,9 +25,6 @@ const (
 const anyOrphan = "*"
 
 var indexers = cache.Indexers{
-	indexUID: func(stored any) ([]string, error) {
-		return []string{string(stored.(*object.Object).UID())}, nil
-	},
 	// indexOwner finds the children of a parent by the parent's uid.
 	indexOwner: func(stored any) ([]string, error) {
 		if owner := object.ControllerOf(stored.(*object.Object)); owner != nil {
@@ -144,14 +140,6 @@ func (c *Cache) Get(namespace, name string) *object.Object {
 		return nil
 	}
 	return stored.(*object.Object)
-}
-
-// ByUID returns the object with this uid, or nil.
-func (c *Cache) ByUID(uid types.UID) *object.Object {
-	for _, found := range c.byIndex(indexUID, string(uid)) {
-		return found
-	}
-	return nil
 }
 
 // ByOwner returns the objects whose controller has this uid.

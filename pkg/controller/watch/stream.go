@@ -59,50 +59,19 @@ func (s *source) request(options metav1.ListOptions) *rest.Request {
 
 // ListWithContext is used with API servers that cannot stream a list.
 func (s *source) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	result := s.request(options).Do(ctx)
-	// Raw alone knows nothing of what the API server says about an error.
-	if err := result.Error(); err != nil {
-		return nil, err
-	}
-	raw, err := result.Raw()
+	raw, err := cluster.Answer(s.request(options).Do(ctx))
 	if err != nil {
 		return nil, err
 	}
-	var decoded struct {
-		metav1.ListMeta `json:"metadata"`
-		Items           []json.RawMessage `json:"items"`
-	}
-	if err := json.Unmarshal(raw, &decoded); err != nil {
+	page, err := s.reader().ListFromJSON(raw)
+	if err != nil {
 		return nil, fmt.Errorf("cannot decode list of %q: %w", s.kind.Resource, err)
 	}
-	out := &list{ListMeta: decoded.ListMeta, Items: make([]runtime.Object, 0, len(decoded.Items))}
-	for _, item := range decoded.Items {
-		parsed, err := s.reader().FromJSON(typed(item, s.kind))
-		if err != nil {
-			return nil, fmt.Errorf("cannot decode one of %q: %w", s.kind.Resource, err)
-		}
-		out.Items = append(out.Items, parsed)
+	out := &list{ListMeta: metav1.ListMeta{ResourceVersion: page.ResourceVersion, Continue: page.Continue}, Items: make([]runtime.Object, 0, len(page.Items))}
+	for _, item := range page.Items {
+		out.Items = append(out.Items, item)
 	}
 	return out, nil
-}
-
-// typed adds apiVersion and kind to an item of a list, where built-in kinds have
-// none.
-func typed(item []byte, kind object.Kind) []byte {
-	var header struct {
-		Kind string `json:"kind"`
-	}
-	trimmed := bytes.TrimSpace(item)
-	if json.Unmarshal(trimmed, &header) != nil || header.Kind != "" || len(trimmed) < 2 {
-		return item
-	}
-	apiVersion, _ := json.Marshal(kind.APIVersion())
-	name, _ := json.Marshal(kind.GroupVersionKind.Kind)
-	out := fmt.Appendf(nil, `{"kind":%s,"apiVersion":%s`, name, apiVersion)
-	if rest := bytes.TrimSpace(trimmed[1:]); rest[0] != '}' {
-		out = append(out, ',')
-	}
-	return append(out, trimmed[1:]...)
 }
 
 // List is ListWithContext for those who have no context.
@@ -139,36 +108,47 @@ func (d *decoder) Close() { _ = d.body.Close() }
 
 // Decode waits for the next event.
 func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
-	raw, err := d.in.ReadValue()
+	token, err := d.in.ReadToken()
 	if err != nil {
 		return "", nil, err
 	}
-	var (
-		event watch.EventType
-		body  jsontext.Value
-	)
-	in := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
-	if token, err := in.ReadToken(); err != nil || token.Kind() != '{' {
+	if token.Kind() != '{' {
 		return "", nil, fmt.Errorf("cannot decode watch event: not an object")
 	}
-	for in.PeekKind() == '"' {
-		token, err := in.ReadToken()
+	var (
+		event   watch.EventType
+		decoded runtime.Object
+		// early is the object of an event that says its type after it.
+		early []byte
+	)
+	for d.in.PeekKind() == '"' {
+		// The name is gone once the value is read.
+		name, err := d.in.ReadValue()
 		if err != nil {
 			return "", nil, err
 		}
-		name := token.String()
-		value, err := in.ReadValue()
+		isType, isObject := string(name) == `"type"`, string(name) == `"object"`
+		value, err := d.in.ReadValue()
 		if err != nil {
 			return "", nil, err
 		}
-		switch name {
-		case "type":
+		switch {
+		case isType:
 			event = watch.EventType(bytes.Trim(value, `"`))
-		case "object":
-			body = bytes.Clone(value)
+		case isObject && event == "":
+			early = bytes.Clone(value)
+		case isObject:
+			if decoded, err = d.decode(event, value); err != nil {
+				return "", nil, err
+			}
 		}
 	}
-	decoded, err := d.decode(event, body)
+	if _, err := d.in.ReadToken(); err != nil {
+		return "", nil, err
+	}
+	if decoded == nil {
+		decoded, err = d.decode(event, early)
+	}
 	return event, decoded, err
 }
 

@@ -18,21 +18,6 @@ import (
 
 var configMaps = object.Kind{GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, Resource: "configmaps", Namespaced: true}
 
-func TestTyped(t *testing.T) {
-	cases := []struct{ reason, item, want string }{
-		{"an item of a built-in kind", `{"metadata":{"name":"a"}}`, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`},
-		{"one with space around", ` { "metadata":{"name":"a"} } `, `{"kind":"ConfigMap","apiVersion":"v1", "metadata":{"name":"a"} }`},
-		{"one that has its kind", `{"kind":"ConfigMap","apiVersion":"v1"}`, `{"kind":"ConfigMap","apiVersion":"v1"}`},
-		{"nothing in it", `{}`, `{"kind":"ConfigMap","apiVersion":"v1"}`},
-		{"not an object", `[]`, `[]`},
-	}
-	for _, c := range cases {
-		if got := string(typed([]byte(c.item), configMaps)); got != c.want {
-			t.Errorf("%s: %s", c.reason, got)
-		}
-	}
-}
-
 func TestDecoder(t *testing.T) {
 	stream := `{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"1","managedFields":[{"manager":"x"}]}}}
 {"type":"BOOKMARK","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"2","annotations":{"k8s.io/initial-events-end":"true"}}}}
@@ -105,9 +90,6 @@ func TestOrphansAreAllFound(t *testing.T) {
 		for _, o := range all {
 			if object.ControllerOf(o) == nil && (namespace == "" || o.Namespace() == namespace) && selector.Matches(labels.Set(o.Labels())) {
 				want[string(o.UID())] = true
-			}
-			if got := copied.ByUID(o.UID()); got != o {
-				rt.Fatalf("ByUID finds %v", got)
 			}
 			if got := copied.Get(o.Namespace(), o.Name()); got != o {
 				rt.Fatalf("Get finds %v", got)

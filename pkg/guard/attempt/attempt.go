@@ -69,6 +69,8 @@ type Shape struct {
 	Present bool
 	// Containers are those that are instances, of all four lists.
 	Containers []identify.Container
+	// Suspects are those that may be instances, by their flags alone.
+	Suspects []identify.Container
 	// Replicas is how many Pods are wanted at a time.
 	Replicas Replicas
 	// OrdinalsStart is a StatefulSet's spec.ordinals.start.

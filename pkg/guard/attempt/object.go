@@ -99,7 +99,8 @@ func (r reader) template(fields map[string]json.RawMessage, into *object) error 
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, into.podSpec); err != nil {
 			return fmt.Errorf("%s: %w", r.layout.podSpecPath, err)
 		}
-		into.shape.Containers = r.signature.Containers(into.podSpec)
+		found := r.signature.Find(into.podSpec)
+		into.shape.Containers, into.shape.Suspects = found.Instances, found.Suspects
 		into.shape.Flags = flagsOf(into.podSpec, into.shape.Containers, r.signature.Names())
 		grace := into.podSpec.TerminationGracePeriodSeconds
 		into.shape.NoGrace = grace != nil && *grace == 0

@@ -203,3 +203,18 @@ func TestOpen(t *testing.T) {
 		t.Fatal("a file in a folder that does not exist was opened")
 	}
 }
+
+// TestSuspect has the one rule that never refuses: the log does not say that it
+// would have.
+func TestSuspect(t *testing.T) {
+	e := entry("a")
+	e.Attempt.New.Containers, e.Attempt.New.Suspects = nil, e.Attempt.New.Containers
+	e.Decision.Rule = decide.RuleSuspectedInstance
+	for _, verdict := range []decide.Verdict{decide.VerdictWarn, decide.VerdictAudit} {
+		e.Decision.Verdict = verdict
+		record := RecordOf(e, "guard-0")
+		if record.Decision != decisionWarn || record.Enforced || len(record.Images) != 1 {
+			t.Errorf("%s: got %+v", verdict, record)
+		}
+	}
+}

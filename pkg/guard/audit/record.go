@@ -135,6 +135,10 @@ const (
 func RecordOf(e Entry, replica string) Record {
 	a, d := e.Attempt, e.Decision
 	decision, enforced := verdictOf(d.Verdict)
+	if d.Rule == decide.RuleSuspectedInstance {
+		// The one rule that never refuses.
+		decision = decisionWarn
+	}
 	record := Record{
 		SchemaVersion:    SchemaVersion,
 		Time:             e.Time.UTC(),
@@ -207,10 +211,15 @@ func verdictOf(v decide.Verdict) (decision string, enforced bool) {
 	}
 }
 
+// imagesOf are the images of the instances; where there is none, of those that
+// were there before, or of the suspects.
 func imagesOf(a attempt.Attempt) []string {
 	containers := a.New.Containers
 	if len(containers) == 0 {
 		containers = a.Old.Containers
+	}
+	if len(containers) == 0 {
+		containers = a.New.Suspects
 	}
 	images := make([]string, 0, min(len(containers), maxElements))
 	for _, container := range containers[:min(len(containers), maxElements)] {

@@ -13,6 +13,10 @@ const kindStatefulSet = "StatefulSet"
 
 // Decide judges an attempt. The result is never VerdictUnknown or VerdictExists.
 func Decide(a attempt.Attempt, p Policy, h Holder) Decision {
+	return suspect(decide(a, p, h), a, p)
+}
+
+func decide(a attempt.Attempt, p Policy, h Holder) Decision {
 	h = slotOf(a, p, h)
 	if !matching(a, h) {
 		return Decision{Verdict: VerdictAllow, Holder: h}
@@ -238,7 +242,7 @@ type Claim struct {
 func Settle(a attempt.Attempt, p Policy, h Holder, c Claim) Decision {
 	switch c.Result {
 	case ClaimGranted:
-		return Decision{Verdict: VerdictAllow, Matching: true, Holder: c.Holder}
+		return suspect(Decision{Verdict: VerdictAllow, Matching: true, Holder: c.Holder}, a, p)
 	case ClaimExists:
 		return Decision{
 			Verdict: VerdictExists, Matching: true, Holder: h,

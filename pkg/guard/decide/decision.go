@@ -26,6 +26,8 @@ const (
 	// RuleShardOverlap is of mode Sharded: whatever lets two instances work on
 	// the same object.
 	RuleShardOverlap Rule = "shard-overlap"
+	// RuleSuspectedInstance warns, and never refuses.
+	RuleSuspectedInstance Rule = "suspected-instance"
 )
 
 // Rules are all of them.

@@ -51,12 +51,16 @@ var table = []rule{
 }
 
 // clause ends a first line with the holder, for whose name %s stands.
-func (f facts) clause() string {
+func (f facts) clause() string { return clauseOf(f.holder) }
+
+func clauseOf(h Holder) string {
 	switch {
-	case f.holder.Held():
+	case h.Held():
 		return "; holder: %s"
-	case len(f.holder.Shards) > 0:
-		return fmt.Sprintf("; %d other shard(s) are held", len(f.holder.Shards))
+	case h.State == StateUnknown:
+		return ""
+	case len(h.Shards) > 0:
+		return fmt.Sprintf("; %d other shard(s) are held", len(h.Shards))
 	default:
 		return "; the slot is free"
 	}

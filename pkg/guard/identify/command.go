@@ -9,86 +9,114 @@ import (
 // A command line is one string: the tokens of command, then the tokens of
 // args, each ended by the separator. With no command the line begins with the
 // separator: the image's own entrypoint, which nobody here can know, comes
-// first. No program can be started with a NUL in an argument, so no token can
-// pretend to be two.
-const separator = "\x00"
+// first. The separator is a blank to the expressions below, so that one blank
+// stands for the end of a word and of a token; nobody writes a form feed into a
+// command.
+const separator = "\f"
+
+// takes says what stands between a wrapper and the program that it starts.
+type takes int
+
+const (
+	// takesOptions is options, numbers and NAME=value.
+	takesOptions takes = iota
+	// takesOperand is an argument of its own besides, before them or after some:
+	// a user, a directory, a file, a verb.
+	takesOperand
+	// takesAll is whatever there is, up to a "--".
+	takesAll
+)
 
 // wrapper is a program, or a word of the shell, that starts another program
 // named among its arguments.
 type wrapper struct {
-	name string
-	// operand says that an argument of its own stands before the program: a
-	// user, a directory, a file.
-	operand bool
+	// name is its base name, as RE2 expression.
+	name  string
+	takes takes
 }
 
 // wrappers is the one table of them. A program that is not in it hides what
-// it starts; then only the image tells.
+// it starts; then only the image tells, or the flags.
 var wrappers = []wrapper{
 	// Shells, whose -c takes a script.
 	{name: "sh"}, {name: "bash"}, {name: "ash"}, {name: "dash"}, {name: "zsh"}, {name: "ksh"},
 	{name: "busybox"}, {name: "toybox"},
 	// Init programs for containers, and the scripts that images start with.
-	{name: "tini"}, {name: "tini-static"}, {name: "dumb-init"}, {name: "catatonit"}, {name: "pid1"},
-	{name: "entrypoint"}, {name: "entrypoint[.]sh"}, {name: "docker-entrypoint[.]sh"}, {name: "vault-env"},
+	{name: "tini"}, {name: "tini-static"}, {name: "dumb-init"}, {name: "catatonit"}, {name: "pid1"}, {name: "init"},
+	{name: "entrypoint"}, {name: "entrypoint[.]sh"}, {name: "docker-entrypoint[.]sh"}, {name: "launcher"},
+	{name: "vault-env"}, {name: "scuttle"}, {name: "kubexit"}, {name: "with-contenv"}, {name: "my_init"},
 	// Programs that change how, or as whom, another one runs.
 	{name: "env"}, {name: "nohup"}, {name: "time"}, {name: "timeout"}, {name: "nice"}, {name: "ionice"},
 	{name: "chrt"}, {name: "taskset"}, {name: "setsid"}, {name: "stdbuf"}, {name: "setpriv"}, {name: "prlimit"},
-	{name: "unshare"}, {name: "sudo"}, {name: "doas"}, {name: "chpst"},
-	{name: "su", operand: true}, {name: "su-exec", operand: true}, {name: "gosu", operand: true},
-	{name: "runuser", operand: true}, {name: "chroot", operand: true}, {name: "flock", operand: true},
-	{name: "setuidgid", operand: true}, {name: "s6-setuidgid", operand: true},
+	{name: "unshare"}, {name: "nsenter"}, {name: "numactl"}, {name: "cpulimit"}, {name: "softlimit"}, {name: "unbuffer"},
+	{name: "sudo"}, {name: "doas"}, {name: "chpst"}, {name: "xargs"}, {name: "start-stop-daemon"},
+	{name: "ld-[a-z]+[\\w.-]*"}, {name: "qemu-[a-z0-9_]+(?:-static)?"},
+	{name: "su", takes: takesOperand}, {name: "su-exec", takes: takesOperand}, {name: "gosu", takes: takesOperand},
+	{name: "runuser", takes: takesOperand}, {name: "chroot", takes: takesOperand}, {name: "flock", takes: takesOperand},
+	{name: "setuidgid", takes: takesOperand}, {name: "s6-setuidgid", takes: takesOperand}, {name: "setarch", takes: takesOperand},
 	// Debuggers and tracers.
-	{name: "strace"}, {name: "ltrace"}, {name: "valgrind"}, {name: "dlv"},
+	{name: "strace"}, {name: "ltrace"}, {name: "valgrind"}, {name: "dlv"}, {name: "gdb"},
+	{name: "gdbserver", takes: takesOperand}, {name: "perf", takes: takesOperand}, {name: "rr", takes: takesOperand},
+	// Programs that fetch secrets, or wait, first.
+	{name: "wait-for(?:-it)?(?:[.]sh)?", takes: takesAll}, {name: "doppler", takes: takesAll},
+	{name: "chamber", takes: takesAll}, {name: "aws-vault", takes: takesAll}, {name: "infisical", takes: takesAll},
 	// Words of the shell that a command may follow.
 	{name: "exec"}, {name: "eval"}, {name: "if"}, {name: "then"}, {name: "elif"}, {name: "else"},
 	{name: "while"}, {name: "until"}, {name: "do"}, {name: "!"}, {name: "[{]"},
 }
 
 // The pieces of the expression. In a script words are parted by blanks, in a
-// list of arguments by the separator; one gap stands for both.
+// list of arguments by the separator; \s stands for both. The API server counts
+// the characters of the expression, so they are few.
 const (
-	gap = `[\s\x00]+`
 	// dir is the directory part of a program's path. "=" and ":" keep values
 	// of variables and URLs out.
-	dir = `(?:[^\s\x00"'=:<>]*/)?`
+	dir = `(?:[^\s"'=:<>]*/)?`
 	// flag is an option that takes no value in the next word: the letters that
 	// always do (a user, a file, a directory, a name) may not end it.
-	flag = `-(?:-[^\s\x00]*|[^\s\x00]*[^\s\x00uUoCa])?`
+	flag = `-(?:-\S*|\S*[^\suUoCa])?`
 	// flagAndValue is an option with its value in the next word.
-	flagAndValue = `(?:-\w*[oC]` + gap + `[^\s\x00-][^\s\x00]*|(?:-\w*[uUgGa]|--[\w-]+)` + gap + `[\w:,+][\w:,+-]*)`
+	flagAndValue = `(?:-\w*[oC]\s+[^\s-]\S*|(?:-\w*[uUgGa]|--[\w-]+)\s+[\w:,+][\w:,+-]*)`
 	// plain is an operand in digits or capitals: 10s, TERM, 0x3, an
 	// environment variable's name.
 	plain = `[0-9A-Z][\w.:,+-]*`
 	// assignment is NAME=value before a command. A whole argument may have
 	// blanks in its value.
-	assignment = `\w+=(?:(?:"[^"\x00]*"|'[^'\x00]*'|[^\s\x00"';&|])*` + gap + `|[^\x00\n;&|]*\x00)`
+	assignment = `\w+=(?:(?:"[^"\f]*"|'[^'\f]*'|[^\s"';&|])*\s+|[^\f\n;&|]*\f)`
+	// blank is what may stand before a command within a token.
+	blank = `[^\S\f]`
 	// newCommand is where, in a script, another command begins.
 	newCommand = `[;&|(\n\x60]`
-	// lexed is script text in which quotes are closed, so that what is quoted
-	// is never taken for a command. A comment may have a lone quote.
-	lexed = `(?:[^"'\\\x00]|\\[^\x00]|"(?:[^"\\\x00]|\\[^\x00])*"|'[^'\x00]*'|#[^\n\x00]*)*`
+	// lexed is script text in which quotes are closed and comments end with
+	// their line, so that neither what is quoted nor what is commented is ever
+	// taken for a command. A "#" within a word begins no comment, and a comment
+	// may have a lone quote. There is no "<<" in it: see hereDocument.
+	lexed = `(?:[^"'\\\f#<]|<[^"'\\\f#<]|[^\s"'\\;&|()<>#]#+|\\[^\f]|"(?:[^"\\\f]|\\[^\f])*"|'[^'\f]*'|` + comment + `)*`
+	// comment ends with its line, and a command may follow.
+	comment = `#[^\n\f]*\n`
+	// hereDocument leads to a command behind a here document: a line of it may
+	// begin with any word, so there only what follows "exec" counts.
+	hereDocument = `[^\f]*<<[^\f]*\n` + blank + `*exec\s`
 	// script leads to the start of any command of a script after -c. Within a
 	// script the script of a second shell is quoted.
-	script = `-\w*c(?:\x00(?:-[^\x00]*\x00)*(?:` + lexed + newCommand + `)?|\s+["'](?:[^\x00]*` + newCommand + `)?)\s*`
+	script = `-\w*c(?:\f(?:-[^\f]*\f)*(?:` + lexed + `(?:` + newCommand + `|` + comment + `)|` + hereDocument + `)?|` + blank + `+["'](?:[^\f]*` + newCommand + `)?)` + blank + `*`
 	// positional is a script's command that comes from the words after it:
 	// "$@", $0, ${1}.
-	positional = `["']?\$[{]?[@*01][^\x00]*\x00(?:[^\x00]*\x00)?(?:[^\x00=:]*/)?`
+	positional = `["']?\$[{]?[@*01][^\f]*\f(?:[^\f]*\f)?(?:[^\f=:]*/)?`
 )
 
 // started is what stands before a program's name where a wrapper starts it.
 var started = func() string {
-	var plainNames, operandNames []string
+	names := map[takes][]string{}
 	for _, w := range wrappers {
-		if w.operand {
-			operandNames = append(operandNames, w.name)
-		} else {
-			plainNames = append(plainNames, w.name)
-		}
+		names[w.takes] = append(names[w.takes], w.name)
 	}
-	word := dir + `(?:(?:` + strings.Join(plainNames, "|") + `)|(?:` + strings.Join(operandNames, "|") + `)(?:` + gap + `[-/][^\s\x00]*)*` + gap + `[^\s\x00-][^\s\x00]*)` + gap
-	skipped := `(?:(?:` + flag + `|` + flagAndValue + `|` + plain + `)` + gap + `|` + assignment + `)*`
-	return `\x00?(?:` + word + skipped + `(?:` + script + `)?|` + assignment + `)+`
+	oneOf := func(t takes) string { return `(?:` + strings.Join(names[t], "|") + `)` }
+	word := dir + `(?:` + oneOf(takesOptions) +
+		`|` + oneOf(takesOperand) + `(?:\s+-(?:s\s+/\S*|\S*))*\s+[^\s-]\S*` +
+		`|` + oneOf(takesAll) + `(?:\s+[^\s;&|]+)*\s--)\s+`
+	skipped := `(?:(?:` + flag + `|` + flagAndValue + `|` + plain + `)\s+|` + assignment + `)*`
+	return `\f?(?:` + word + skipped + `(?:` + script + `)?|` + assignment + `)+`
 }()
 
 // The text of CommandRegexp around the names, which stand between these three
@@ -96,12 +124,12 @@ var started = func() string {
 var (
 	// CommandRegexpHead is the first word: any path in command, in args one
 	// that is clearly a path, for "sts/name" is an argument.
-	CommandRegexpHead = `^(?:(?:(?:[^\x00=:]*/)?|\x00(?:[./$][^\x00=:]*/)?)(?:`
+	CommandRegexpHead = `^(?:(?:(?:[^\f=:]*/)?|\f(?:[./$][^\f=:]*/)?)(?:`
 	// CommandRegexpMiddle ends the first word and begins the search behind a
 	// wrapper.
-	CommandRegexpMiddle = `)\x00|` + started + `(?:["']?` + dir + `|` + positional + `)(?:`
+	CommandRegexpMiddle = `)\f|` + started + `(?:["']?` + dir + `|` + positional + `)(?:`
 	// CommandRegexpTail is what may follow a program's name.
-	CommandRegexpTail = `)[\s\x00"';&|<>\x60])`
+	CommandRegexpTail = `)[\s"';&|<>\x60])`
 )
 
 // CommandRegexp returns the RE2 expression that matches the command lines (as
@@ -120,9 +148,11 @@ const ExpansionLimit = 400
 // CommandLine returns the command line of a container with its $(VAR)
 // references replaced as the kubelet replaces them, as far as admission can
 // know: from literal values in the container's own env, the last of a name,
-// whose own references are replaced once; "$$" is a literal "$"; a reference
-// to anything else stays as it is. Nested deeper than that, or split over
-// variables in a container with very many, a name is not seen.
+// whose own references to variables that stand before it are replaced once;
+// "$$" is a literal "$"; a reference to anything else (a later variable, one
+// from a source, one of envFrom, none) stays as it is. Nested deeper than
+// that, or split over variables in a container with very many, a name is not
+// seen.
 func CommandLine(c *corev1.Container, names []string) string {
 	var b strings.Builder
 	for _, tokens := range [][]string{c.Command, c.Args} {
@@ -134,12 +164,19 @@ func CommandLine(c *corev1.Container, names []string) string {
 		return line
 	}
 	return expand(line, func(name string) (string, bool) {
-		value, ok := literal(c.Env, name)
+		i, ok := literal(c.Env, name)
 		if !ok {
 			return "", false
 		}
+		value := c.Env[i].Value
 		if strings.Contains(value, "$(") {
-			value = expand(value, func(name string) (string, bool) { return literal(c.Env, name) })
+			value = expand(value, func(name string) (string, bool) {
+				before, ok := literal(c.Env[:i], name)
+				if !ok {
+					return "", false
+				}
+				return c.Env[before].Value, true
+			})
 		}
 		return value, true
 	})
@@ -157,15 +194,15 @@ func worthExpanding(line string, env []corev1.EnvVar, names []string) bool {
 	return false
 }
 
-// literal returns the value of the last variable of that name, if admission
-// can know it.
-func literal(env []corev1.EnvVar, name string) (string, bool) {
+// literal returns where the last variable of that name is, if admission can
+// know its value.
+func literal(env []corev1.EnvVar, name string) (int, bool) {
 	for i := len(env) - 1; i >= 0; i-- {
 		if env[i].Name == name {
-			return env[i].Value, env[i].ValueFrom == nil
+			return i, env[i].ValueFrom == nil
 		}
 	}
-	return "", false
+	return 0, false
 }
 
 // expand replaces each $(name) that lookup knows, and each "$$" by "$". It

@@ -1,9 +1,14 @@
 // Package identify says which containers of a Pod run an instance of the
 // program that a SingletonPolicy makes a singleton.
 //
-//	container ─┬─ image ── Repository ──── excludeImages? never an instance
+//	container ─┬─ image ── Repository ──── excludeImages? never anything
 //	           │                      └─── images?        an instance, by image
-//	           └─ command, args, env ── CommandLine ── commands? an instance, by command
+//	           └─ command, args, env ── CommandLine ─┬─ commands?     an instance, by command
+//	                                                 └─ their flags?  a suspect
+//
+// Find is the one call for a Pod. A suspect has flags that only the program
+// has, under an image and a name that nobody knows: it is worth a warning, and
+// never a refusal.
 //
 // Only what the container runs counts. Labels, annotations and the names of
 // Pods and containers are never looked at: anyone can strip or forge them.
@@ -18,6 +23,7 @@ package identify
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,9 +55,20 @@ const (
 	// ByCommand means that it starts a program listed in match.commands, and
 	// that its repository is not listed.
 	ByCommand By = "Command"
+	// ByFlags means that it has flags that only a program of match.commands has,
+	// and that neither its image nor its command is listed: a suspect.
+	ByFlags By = "Flags"
 )
 
-// Container is a container that runs an instance.
+// Findings are what was found in one Pod. No container is in both lists.
+type Findings struct {
+	// Instances are the containers that run an instance.
+	Instances []Container
+	// Suspects are those that may run one, by their flags alone.
+	Suspects []Container
+}
+
+// Container is a container that runs an instance, or may.
 type Container struct {
 	List List
 	// Name is the container's name, unique in its Pod.
@@ -61,6 +78,9 @@ type Container struct {
 	// Repository is what the reference names, as Repository returns it.
 	Repository string
 	By         By
+	// Program is the one of match.commands whose flags a suspect has; empty for
+	// an instance.
+	Program string
 	// Key tells whether two containers start the same thing: it is equal when
 	// name, image and expanded command line are. It may be long; compare it,
 	// do not print it, for it may carry values of environment variables.
@@ -71,7 +91,16 @@ type Container struct {
 type Signature struct {
 	images, excludes, commands *regexp.Regexp
 	names                      []string
+	signs                      []compiledSign
 }
+
+// compiledSign is a sign of a program: all the expressions must match.
+type compiledSign struct {
+	program string
+	groups  []*regexp.Regexp
+}
+
+var bystander = regexp.MustCompile(BystanderRegexp)
 
 // Limits on the words of a Match, the same as in the CRD. They bound what
 // the API server has to pay for judging one container.
@@ -111,7 +140,21 @@ func Compile(match v1alpha1.Match) (*Signature, error) {
 		return nil, err
 	}
 	names := append([]string(nil), match.Commands...)
-	return &Signature{images: images, excludes: excludes, commands: commands, names: names}, nil
+	return &Signature{images: images, excludes: excludes, commands: commands, names: names, signs: compileSigns(names)}, nil
+}
+
+func compileSigns(programs []string) []compiledSign {
+	var compiled []compiledSign
+	for _, p := range programs {
+		for _, expressions := range FlagRegexps([]string{p}) {
+			c := compiledSign{program: p}
+			for _, e := range expressions {
+				c.groups = append(c.groups, regexp.MustCompile(e))
+			}
+			compiled = append(compiled, c)
+		}
+	}
+	return compiled
 }
 
 func compileImages(field string, patterns []string) (*regexp.Regexp, error) {
@@ -160,16 +203,18 @@ func compileCommands(names []string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-// Containers returns those containers of the Pod that run an instance, of all
-// four lists, in the order regular, init and sidecar, ephemeral. A nil spec
-// has none.
-func (s *Signature) Containers(spec *corev1.PodSpec) []Container {
+// Containers returns Find's instances.
+func (s *Signature) Containers(spec *corev1.PodSpec) []Container { return s.Find(spec).Instances }
+
+// Find judges the containers of a Pod, of all four lists, in the order
+// regular, init and sidecar, ephemeral. Nothing is found in a nil spec.
+func (s *Signature) Find(spec *corev1.PodSpec) Findings {
+	var found Findings
 	if spec == nil {
-		return nil
+		return found
 	}
-	var found []Container
 	for i := range spec.Containers {
-		found = s.appendInstance(found, ListRegular, &spec.Containers[i])
+		s.judge(&found, ListRegular, &spec.Containers[i])
 	}
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
@@ -177,38 +222,52 @@ func (s *Signature) Containers(spec *corev1.PodSpec) []Container {
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			list = ListSidecar
 		}
-		found = s.appendInstance(found, list, c)
+		s.judge(&found, list, c)
 	}
 	for i := range spec.EphemeralContainers {
 		c := corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon)
-		found = s.appendInstance(found, ListEphemeral, &c)
+		s.judge(&found, ListEphemeral, &c)
 	}
 	return found
 }
 
-func (s *Signature) appendInstance(found []Container, list List, c *corev1.Container) []Container {
+func (s *Signature) judge(found *Findings, list List, c *corev1.Container) {
 	repository := Repository(c.Image)
 	if s.excludes != nil && s.excludes.MatchString(repository) {
-		return found
+		return
 	}
 	line := CommandLine(c, s.names)
-	var by By
-	switch {
-	case s.images != nil && s.images.MatchString(repository):
-		by = ByImage
-	case s.commands != nil && mentionsAny(line, s.names) && s.commands.MatchString(line):
-		by = ByCommand
-	default:
-		return found
-	}
-	return append(found, Container{
+	container := Container{
 		List:       list,
 		Name:       c.Name,
 		Image:      c.Image,
 		Repository: repository,
-		By:         by,
-		Key:        c.Name + separator + c.Image + separator + line,
-	})
+	}
+	key := func() string { return c.Name + separator + c.Image + separator + line }
+	switch {
+	case s.images != nil && s.images.MatchString(repository) && !bystander.MatchString(repository):
+		container.By = ByImage
+	case s.commands != nil && mentionsAny(line, s.names) && s.commands.MatchString(line):
+		container.By = ByCommand
+	default:
+		if container.Program = s.suspected(line); container.Program != "" {
+			container.By, container.Key = ByFlags, key()
+			found.Suspects = append(found.Suspects, container)
+		}
+		return
+	}
+	container.Key = key()
+	found.Instances = append(found.Instances, container)
+}
+
+// suspected returns the program whose flags are in the line, or "".
+func (s *Signature) suspected(line string) string {
+	for _, c := range s.signs {
+		if !slices.ContainsFunc(c.groups, func(group *regexp.Regexp) bool { return !group.MatchString(line) }) {
+			return c.program
+		}
+	}
+	return ""
 }
 
 func mentionsAny(s string, names []string) bool {

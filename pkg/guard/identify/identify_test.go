@@ -1,9 +1,10 @@
 package identify_test
 
 import (
+	"fmt"
 	"math/rand"
-	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -17,29 +18,31 @@ import (
 
 	"github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/identify"
+	"github.com/metacontroller-solo/solo/test/corpus"
 )
 
-// corpusCase is one line of testdata/corpus.yaml.
-type corpusCase struct {
-	Why  string `json:"why"`
-	Want string `json:"want"`
-	corev1.Container
-}
-
-func corpus(t testing.TB) []corpusCase {
+// all are the cases that everything agrees on.
+func all(t testing.TB) []corpus.Case {
 	t.Helper()
-	data, err := os.ReadFile("testdata/corpus.yaml")
+	cases, err := corpus.All()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var cases []corpusCase
-	if err := yaml.UnmarshalStrict(data, &cases); err != nil {
+	return cases
+}
+
+// handwritten are the containers of the handwritten cases.
+func handwritten(t testing.TB) []corev1.Container {
+	t.Helper()
+	cases, err := corpus.Handwritten()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if len(cases) < 150 {
-		t.Fatalf("only %d cases in the corpus", len(cases))
+	containers := make([]corev1.Container, len(cases))
+	for i, c := range cases {
+		containers[i] = c.Spec.Containers[0]
 	}
-	return cases
+	return containers
 }
 
 func compile(t testing.TB, match v1alpha1.Match) *identify.Signature {
@@ -55,26 +58,145 @@ func podOf(containers ...corev1.Container) *corev1.PodSpec {
 	return &corev1.PodSpec{Containers: containers}
 }
 
-func verdict(found []identify.Container) string {
-	if len(found) == 0 {
-		return "None"
+func verdict(found identify.Findings) corpus.Verdict {
+	switch {
+	case len(found.Instances) > 0:
+		return corpus.Verdict(found.Instances[0].By)
+	case len(found.Suspects) > 0:
+		return corpus.Verdict(found.Suspects[0].By)
+	default:
+		return corpus.None
 	}
-	return string(found[0].By)
 }
 
 func TestCorpus(t *testing.T) {
 	signature := compile(t, v1alpha1.DefaultMatch())
-	seen := map[string]bool{}
-	for _, c := range corpus(t) {
-		if seen[c.Why] {
-			t.Errorf("two cases are called %q", c.Why)
+	seen, reasons := map[string]bool{}, map[string]bool{}
+	count := map[corpus.Verdict]int{}
+	for _, c := range all(t) {
+		if seen[c.Name] {
+			t.Errorf("two cases are called %q", c.Name)
 		}
-		seen[c.Why] = true
-		t.Run(c.Why, func(t *testing.T) {
-			if got := verdict(signature.Containers(podOf(c.Container))); got != c.Want {
-				t.Errorf("got %s, want %s; command line %q", got, c.Want, identify.CommandLine(&c.Container, []string{"metacontroller"}))
+		seen[c.Name], reasons[c.Why] = true, true
+		count[c.Want]++
+		found := signature.Find(c.Spec)
+		if got := verdict(found); got != c.Want || len(found.Instances)+len(found.Suspects) > 1 {
+			text, _ := yaml.Marshal(c.Spec)
+			t.Errorf("%s: %s: got %s, want %s\n%s", c.Name, c.Why, got, c.Want, text)
+		}
+	}
+	t.Logf("%d cases for %d reasons: %v", len(seen), len(reasons), count)
+	if len(seen) < 1000 {
+		t.Errorf("only %d cases", len(seen))
+	}
+	for _, v := range []corpus.Verdict{corpus.None, corpus.Image, corpus.Command, corpus.Flags} {
+		if count[v] < 50 {
+			t.Errorf("only %d cases of %s", count[v], v)
+		}
+	}
+}
+
+// TestUnrelatedChangesNothing adds what does not count to a Pod, and puts its
+// container into every list.
+func TestUnrelatedChangesNothing(t *testing.T) {
+	s := compile(t, v1alpha1.DefaultMatch())
+	cases := all(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		c := rapid.SampledFrom(cases).Draw(rt, "case")
+		spec := c.Spec.DeepCopy()
+		harmless := func(n int) corev1.Container {
+			return corev1.Container{Name: fmt.Sprint("metacontroller-", n), Image: rapid.SampledFrom([]string{"nginx", "ghcr.io/metacontroller/jsonnetd", "metacontroller"}).Draw(rt, "image"),
+				Args: rapid.SliceOfN(rapid.SampledFrom([]string{"--x", "sts/metacontroller", "$(A)"}), 0, 3).Draw(rt, "args"),
+				Env:  []corev1.EnvVar{{Name: "B", Value: "metacontroller"}}}
+		}
+		for i := range rapid.IntRange(0, 3).Draw(rt, "before") {
+			spec.Containers = append([]corev1.Container{harmless(i)}, spec.Containers...)
+		}
+		for i := range rapid.IntRange(0, 3).Draw(rt, "after") {
+			spec.InitContainers = append(spec.InitContainers, harmless(3+i))
+			spec.EphemeralContainers = append(spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(harmless(6 + i))})
+		}
+		spec.NodeName, spec.Hostname = rapid.String().Draw(rt, "node"), "metacontroller"
+		found := s.Find(spec)
+		if got := verdict(found); got != c.Want || len(found.Instances)+len(found.Suspects) > 1 {
+			rt.Fatalf("%s: got %+v, want %s as before", c.Why, found, c.Want)
+		}
+	})
+}
+
+func TestListDoesNotMatter(t *testing.T) {
+	s := compile(t, v1alpha1.DefaultMatch())
+	rapid.Check(t, func(rt *rapid.T) {
+		c := container().Draw(rt, "container")
+		want := verdict(s.Find(podOf(c)))
+		sidecar := c
+		sidecar.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+		for list, spec := range map[identify.List]*corev1.PodSpec{
+			identify.ListInit:      {InitContainers: []corev1.Container{c}},
+			identify.ListSidecar:   {InitContainers: []corev1.Container{sidecar}},
+			identify.ListEphemeral: {EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(c)}}},
+		} {
+			found := s.Find(spec)
+			if got := verdict(found); got != want {
+				rt.Fatalf("got %s in %s, want %s", got, list, want)
 			}
-		})
+			for _, one := range slices.Concat(found.Instances, found.Suspects) {
+				if one.List != list {
+					rt.Fatalf("said to be in %s, it is in %s", one.List, list)
+				}
+			}
+		}
+	})
+}
+
+// TestBystanders has a wide pattern, which means neither this guard nor the
+// servers for hooks, but what they start counts.
+func TestBystanders(t *testing.T) {
+	s := compile(t, v1alpha1.Match{Images: []string{"**/metacontroller/*", "**/metacontroller-solo/*", "docker.io/metacontrollerio/*"}, Commands: []string{"metacontroller"}})
+	for image, want := range map[string]corpus.Verdict{
+		"ghcr.io/metacontroller-solo/guard:v1":      corpus.None,
+		"metacontroller/nodejs-server":              corpus.None,
+		"metacontrollerio/jsonnetd:0.1":             corpus.None,
+		"ghcr.io/metacontroller/metacontroller":     corpus.Image,
+		"ghcr.io/metacontroller-solo/controller:v1": corpus.Image,
+		"ghcr.io/metacontroller-solo/guardx:v1":     corpus.Image,
+	} {
+		if got := verdict(s.Find(podOf(corev1.Container{Image: image}))); got != want {
+			t.Errorf("%s: got %s, want %s", image, got, want)
+		}
+	}
+	hidden := corev1.Container{Image: "evil.example.com/metacontroller-solo/guard", Command: []string{"metacontroller"}}
+	if got := verdict(s.Find(podOf(hidden))); got != corpus.Command {
+		t.Errorf("what starts the program in an image that is called like the guard is %s", got)
+	}
+}
+
+// TestHints says that what is tested first, because it is cheap, is true
+// for all that the whole expression matches.
+func TestHints(t *testing.T) {
+	patterns := []string{"**/metacontroller/metacontroller", "docker.io/library/nginx", "ghcr.io/a/*", "**/x/meta*", "localhost/a-*-b"}
+	rapid.Check(t, func(rt *rapid.T) {
+		pattern := rapid.SampledFrom(patterns).Draw(rt, "pattern")
+		image := rapid.SampledFrom([]string{"", "ghcr.io/", "LOCALHOST:5000/", "index.docker.io/", "library/", "x.y/a/"}).Draw(rt, "registry") +
+			rapid.SampledFrom([]string{"metacontroller/metacontroller", "Nginx", "a/b", "x/METAx", "a-c-b", "a"}).Draw(rt, "path") +
+			rapid.SampledFrom([]string{"", ":v1", "@sha256:12", ":v1@sha256:12"}).Draw(rt, "version")
+		s := compile(t, v1alpha1.Match{Images: []string{pattern}})
+		if len(s.Containers(podOf(corev1.Container{Image: image}))) > 0 && !strings.Contains(strings.ToLower(image), identify.ImageHint(pattern)) {
+			rt.Fatalf("pattern %q matches %q, which has no %q", pattern, image, identify.ImageHint(pattern))
+		}
+	})
+	hint := regexp.MustCompile(identify.FlagHint(v1alpha1.DefaultMatch().Commands))
+	for _, c := range all(t) {
+		if c.Want != corpus.Flags {
+			continue
+		}
+		line, _ := yaml.Marshal(c.Spec)
+		if !hint.Match(line) {
+			t.Errorf("%s: no hint of a flag in %s", c.Name, line)
+		}
+	}
+	if identify.FlagHint([]string{"another"}) != "" {
+		t.Error("flags of a program nothing is known of")
 	}
 }
 
@@ -185,7 +307,7 @@ func TestExcludeWins(t *testing.T) {
 func container() *rapid.Generator[corev1.Container] {
 	token := rapid.OneOf(
 		rapid.SampledFrom([]string{"metacontroller", "/usr/bin/metacontroller", "sh", "-c", "--", "exec metacontroller", "env", "A=b", "tini",
-			"timeout", "10s", "su-exec", "app", "$(A)", "$$(A)", "$(B", "kubectl get metacontroller", "a; metacontroller", "'", "\"", "\\", "\n", "$@", ""}),
+			"timeout", "10s", "su-exec", "app", "$(A)", "$$(A)", "$(B", "kubectl get metacontroller", "a; metacontroller", "'", "\"", "\\", "\n", "$@", "", "--client-go-qps=1", "--discovery-interval", "-zap-devel", "\f"}),
 		rapid.String(),
 		rapid.StringMatching(`[-a-z$()"' ;&|=/]{0,20}`),
 	)
@@ -237,11 +359,11 @@ func TestNamesAndEnvironmentOfOthersDecideNothing(t *testing.T) {
 	s := compile(t, v1alpha1.DefaultMatch())
 	rapid.Check(t, func(rt *rapid.T) {
 		c := container().Draw(rt, "container")
-		want := verdict(s.Containers(podOf(c)))
+		want := verdict(s.Find(podOf(c)))
 		c.Name = rapid.String().Draw(rt, "another name")
 		c.WorkingDir = "/metacontroller"
 		c.Env = append(c.Env, corev1.EnvVar{Name: "unused.variable", Value: "metacontroller"})
-		if got := verdict(s.Containers(podOf(c))); got != want {
+		if got := verdict(s.Find(podOf(c))); got != want {
 			rt.Fatalf("got %s, want %s as before", got, want)
 		}
 	})
@@ -292,7 +414,7 @@ func TestRepositoryAgreesWithParser(t *testing.T) {
 }
 
 func FuzzRepository(f *testing.F) {
-	for _, c := range corpus(f) {
+	for _, c := range handwritten(f) {
 		f.Add(c.Image)
 	}
 	f.Fuzz(func(t *testing.T, image string) {
@@ -303,8 +425,9 @@ func FuzzRepository(f *testing.F) {
 	})
 }
 
-func FuzzContainers(f *testing.F) {
-	for _, c := range corpus(f) {
+// FuzzIdentify looks for containers that make a panic, or that are found without a reason.
+func FuzzIdentify(f *testing.F) {
+	for _, c := range handwritten(f) {
 		f.Add(c.Image, strings.Join(c.Command, "\n"), strings.Join(c.Args, "\n"), "A", "metacontroller")
 	}
 	s, err := identify.Compile(v1alpha1.DefaultMatch())
@@ -313,13 +436,16 @@ func FuzzContainers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, image, command, args, variable, value string) {
 		c := corev1.Container{Image: image, Command: strings.Split(command, "\n"), Args: strings.Split(args, "\n"), Env: []corev1.EnvVar{{Name: variable, Value: value}}}
-		found := s.Containers(podOf(c))
-		if len(found) > 1 {
-			t.Fatalf("one container is %d instances", len(found))
+		found := s.Find(podOf(c))
+		if len(found.Instances)+len(found.Suspects) > 1 {
+			t.Fatalf("one container is %+v", found)
 		}
-		all := image + command + args + value
-		if len(found) == 1 && found[0].By == identify.ByCommand && !strings.Contains(all, "metacontroller") && !strings.Contains(command+args, "$(") {
+		mentions := strings.Contains(image+command+args+value, "metacontroller") || strings.Contains(command+args, "$(")
+		if verdict(found) == corpus.Command && !mentions {
 			t.Fatalf("%q %q does not mention the program and yet starts it", command, args)
+		}
+		if len(found.Suspects) == 1 && !strings.Contains(command+args+value, "-") {
+			t.Fatalf("%q %q has no flag and is yet a suspect", command, args)
 		}
 	})
 }

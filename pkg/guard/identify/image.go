@@ -65,6 +65,31 @@ var ImageReplacements = []Replacement{
 	{"#", "(?:[^/]+/)*"},
 }
 
+// bystanders are the repositories of what lives beside Metacontroller, so that
+// a wide pattern ("**/metacontroller/*") is not taken to mean them: this guard,
+// which would refuse itself, and the project's servers for hooks. What such a
+// container starts counts all the same, for anyone can give an image such a name.
+var bystanders = []string{
+	"**/metacontroller-solo/guard",
+	"**/metacontroller/nodejs-server",
+	"**/metacontrollerio/nodejs-server",
+	"**/metacontroller/jsonnetd",
+	"**/metacontrollerio/jsonnetd",
+}
+
+// BystanderRegexp is the RE2 expression that matches the repositories that no
+// pattern of images means.
+var BystanderRegexp = ImageRegexp(bystanders)
+
+// ImageHint returns a text that is in lower case in every image reference that
+// the pattern can match: the beginning of its last path element, which is
+// never a registry and never one of Docker Hub's defaults. It may be empty.
+func ImageHint(pattern string) string {
+	last := pattern[strings.LastIndexByte(pattern, '/')+1:]
+	hint, _, _ := strings.Cut(last, "*")
+	return hint
+}
+
 // CommandReplacements turn the base name of a program into a regular
 // expression; the dot is the only special character that a name can have.
 var CommandReplacements = []Replacement{{".", "[.]"}}

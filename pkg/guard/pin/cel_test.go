@@ -3,7 +3,6 @@ package pin
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -27,6 +26,7 @@ import (
 
 	"github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/identify"
+	"github.com/metacontroller-solo/solo/test/corpus"
 )
 
 // The expressions are compiled and run by the API server's own packages, as
@@ -213,6 +213,9 @@ type judges struct {
 	signature       *identify.Signature
 	policy          *v1alpha1.SingletonPolicy
 	params, written evaluator
+	// suspects is the match condition for suspects; its zero value where there
+	// can be none.
+	suspects evaluator
 }
 
 func newJudges(t testing.TB, match v1alpha1.Match) judges {
@@ -221,12 +224,16 @@ func newJudges(t testing.TB, match v1alpha1.Match) judges {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return judges{
+	j := judges{
 		signature: signature,
 		policy:    policyWith(match),
 		params:    newVariableEvaluator(t, podVariables(), "variables.instances"),
 		written:   newConditionEvaluator(t, runsInstance("object.spec", literals(match))),
 	}
+	if condition := suspected("object.spec", literals(match)); condition != "" {
+		j.suspects = newConditionEvaluator(t, condition)
+	}
+	return j
 }
 
 // tester is what testing.TB and rapid.T share.
@@ -236,11 +243,14 @@ type tester interface {
 	Fatalf(format string, args ...any)
 }
 
-// compare fails unless all agree on which containers are instances.
+// compare fails unless all agree on which containers are instances, and whether
+// the guard is asked about suspects. The policies know no suspects: they could
+// only refuse them.
 func (j judges) compare(t tester, spec corev1.PodSpec) (instances int) {
 	t.Helper()
 	want := []string{}
-	for _, c := range j.signature.Containers(&spec) {
+	found := j.signature.Find(&spec)
+	for _, c := range found.Instances {
 		want = append(want, c.Name+" "+c.Image)
 	}
 	r := createPod(&corev1.Pod{Spec: spec})
@@ -263,46 +273,99 @@ func (j judges) compare(t tester, spec corev1.PodSpec) (instances int) {
 	if written.Value().(bool) != (len(want) > 0) {
 		t.Fatalf("the match condition says %v, Go %q", written.Value(), want)
 	}
+	asked := false
+	if j.suspects.condition != nil {
+		value, _, err := j.suspects.evaluate(t, r, nil)
+		if err != nil {
+			t.Fatalf("cannot evaluate the match condition for suspects: %v", err)
+		}
+		asked = value.Value().(bool)
+	}
+	if asked != (len(want) == 0 && len(found.Suspects) > 0) {
+		t.Fatalf("the match condition for suspects says %v, Go %+v in %+v", asked, found, spec)
+	}
 	return len(want)
 }
 
-type corpusCase struct {
-	Why  string `json:"why"`
-	Want string `json:"want"`
-	corev1.Container
+// asks says whether the API server would ask a webhook of the rendered
+// configuration about a request.
+type asks map[string][]evaluator
+
+func newAsks(t testing.TB, o Options) asks {
+	t.Helper()
+	all := asks{}
+	for _, object := range Objects(o) {
+		configuration, ok := object.(*admissionregistrationv1.ValidatingWebhookConfiguration)
+		if !ok {
+			continue
+		}
+		for _, w := range configuration.Webhooks {
+			for _, c := range w.MatchConditions {
+				all[w.Name] = append(all[w.Name], newConditionEvaluator(t, c.Expression))
+			}
+		}
+	}
+	return all
 }
 
-func corpus(t testing.TB) []corpusCase {
+// about is true too where a condition cannot be evaluated and none is false: a
+// webhook that fails closed refuses then.
+func (a asks) about(t tester, webhook string, r request) (asked bool, err error) {
 	t.Helper()
-	data, err := os.ReadFile("../identify/testdata/corpus.yaml")
+	for _, condition := range a[webhook] {
+		value, _, evaluation := condition.evaluate(t, r, nil)
+		switch {
+		case evaluation != nil:
+			err = evaluation
+		case !value.Value().(bool):
+			return false, nil
+		}
+	}
+	return true, err
+}
+
+// requestFor is the request that creates the object of a case.
+func requestFor(c corpus.Case) request {
+	object := c.Object.DeepCopyObject()
+	return request{operation: admission.Create, resource: c.Resource, kind: object.GetObjectKind().GroupVersionKind(), object: object,
+		name: c.Name, namespace: "ns", user: "someone"}
+}
+
+func cases(t testing.TB) []corpus.Case {
+	t.Helper()
+	all, err := corpus.All()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var cases []corpusCase
-	if err := yaml.UnmarshalStrict(data, &cases); err != nil {
-		t.Fatal(err)
-	}
-	return cases
+	return all
 }
 
+// TestCorpusInCEL puts every manifest, as the kind that it is, to the policy
+// that judges it and to the conditions of the webhooks.
 func TestCorpusInCEL(t *testing.T) {
 	j := newJudges(t, v1alpha1.DefaultMatch())
-	for _, c := range corpus(t) {
-		t.Run(c.Why, func(t *testing.T) {
-			// In all lists at once.
-			instances := j.compare(t, corev1.PodSpec{
-				Containers:          []corev1.Container{c.Container},
-				InitContainers:      []corev1.Container{c.Container, c.Container},
-				EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(c.Container)}},
-			})
-			want := 4
-			if c.Want == "None" {
-				want = 0
+	workloads := newVariableEvaluator(t, workloadVariables(), "size(variables.instances)")
+	asks := newAsks(t, Options{})
+	for _, c := range cases(t) {
+		if got := j.compare(t, *c.Spec.DeepCopy()); got > 1 || (got == 1) != c.Want.Instance() {
+			t.Errorf("%s: %s: found %d instances, want %s", c.Name, c.Why, got, c.Want)
+		}
+		r, webhook := requestFor(c), PodsWebhook
+		if c.Resource != podResource {
+			webhook = WorkloadsWebhook
+			value, _, err := workloads.evaluate(t, r, j.policy)
+			if err != nil {
+				t.Fatalf("%s: %v", c.Name, err)
 			}
-			if instances != want {
-				t.Errorf("found %d instances, want %d", instances, want)
+			if got := value.Value().(int64) == 1; got != c.Want.Instance() {
+				t.Errorf("%s: %s: the policy for workloads finds an instance: %v, want %s", c.Name, c.Why, got, c.Want)
 			}
-		})
+		}
+		for name, want := range map[string]bool{webhook: c.Want.Instance(), SuspectsWebhook: c.Want == corpus.Flags} {
+			if asked, err := asks.about(t, name, r); asked != want || err != nil {
+				t.Errorf("%s: %s: %s is asked: %v (%v), want %s", c.Name, c.Why, name, asked, err, c.Want)
+			}
+		}
 	}
 }
 
@@ -317,17 +380,17 @@ func TestGeneratedPodsInCEL(t *testing.T) {
 	for _, m := range matches {
 		all = append(all, newJudges(t, m))
 	}
-	cases := corpus(t)
+	cases := cases(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		// Pieces of the corpus, put together anew, with odd text between.
 		var tokens []string
 		images := []string{"metacontroller/hook:v1", "localhost:1/metacontroller/a", "ghcr.io/x/b", "nginx", "a/metax"}
 		for range 8 {
-			c := rapid.SampledFrom(cases).Draw(rt, "case")
+			c := container(rapid.SampledFrom(cases).Draw(rt, "case"))
 			tokens = append(append(tokens, c.Command...), c.Args...)
 			images = append(images, c.Image)
 		}
-		tokens = append(tokens, "a.b", "axb", "/x/hook", "$(A)", "$(A", "$$(A)", "$$", "$(B)x$(A)", ")", "", "exec $(B)", "sh", "-c", "é;metacontroller")
+		tokens = append(tokens, "a.b", "axb", "/x/hook", "$(A)", "$(A", "$$(A)", "$$", "$(B)x$(A)", ")", "", "exec $(B)", "sh", "-c", "é;metacontroller", "--client-go-qps=1", "-discovery-interval", "x --zap-devel")
 		token := rapid.OneOf(rapid.SampledFrom(tokens), rapid.StringMatching(`[-a-z$()"' ;&|=/]{0,8}`))
 		var spec corev1.PodSpec
 		for i := range rapid.IntRange(0, 3).Draw(rt, "containers") {
@@ -347,6 +410,45 @@ func TestGeneratedPodsInCEL(t *testing.T) {
 			spec.Containers = append(spec.Containers, c)
 		}
 		rapid.SampledFrom(all).Draw(rt, "match").compare(rt, spec)
+	})
+}
+
+// container is the one of a case that it is about.
+func container(c corpus.Case) corev1.Container {
+	switch {
+	case len(c.Spec.EphemeralContainers) > 0:
+		return corev1.Container(c.Spec.EphemeralContainers[0].EphemeralContainerCommon)
+	case len(c.Spec.InitContainers) > 0:
+		return c.Spec.InitContainers[0]
+	default:
+		return c.Spec.Containers[0]
+	}
+}
+
+// FuzzIdentify looks for a container on which Go and the API server do not agree.
+func FuzzIdentify(f *testing.F) {
+	all, err := corpus.Handwritten()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, c := range all {
+		one := container(c)
+		name, value := "A", "x"
+		for _, e := range one.Env {
+			name, value = e.Name, e.Value
+		}
+		f.Add(one.Image, strings.Join(one.Command, "\n"), strings.Join(one.Args, "\n"), name, value, "$(A)")
+	}
+	j := newJudges(f, v1alpha1.DefaultMatch())
+	f.Fuzz(func(t *testing.T, image, command, args, variable, value, later string) {
+		// The API server has nothing but valid text, and no such name of a variable.
+		for _, text := range []*string{&image, &command, &args, &variable, &value, &later} {
+			*text = strings.ToValidUTF8(*text, "?")
+		}
+		variable = strings.ReplaceAll(variable, "\f", "_")
+		c := corev1.Container{Name: "c", Image: image, Command: strings.Split(command, "\n"), Args: strings.Split(args, "\n"),
+			Env: []corev1.EnvVar{{Name: variable, Value: value}, {Name: "B", Value: later}, {Name: variable, Value: later}}}
+		j.compare(t, corev1.PodSpec{Containers: []corev1.Container{c}})
 	})
 }
 
@@ -388,61 +490,115 @@ func TestLimitOfExpansionInCEL(t *testing.T) {
 	}
 }
 
-// TestCost keeps what judging costs below the API server's limits for objects
-// that people make, and shows that a hostile one is refused.
-func TestCost(t *testing.T) {
-	pod := func(containers, args int, arg string) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}}
-		for i := range containers {
-			c := corev1.Container{Name: fmt.Sprint("c", i), Image: "registry.example.com:5000/team/app:v1.2.3", Command: []string{"/bin/sh", "-c"}}
-			for range args {
-				c.Args = append(c.Args, arg)
-			}
-			for v := range 20 {
-				c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("VARIABLE_", v), Value: "value"})
-			}
-			p.Spec.Containers = append(p.Spec.Containers, c)
+// big is a Pod of containers that are nobody's, each with args and variables.
+func big(containers, args, variables int, arg, value string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}}
+	for i := range containers {
+		c := corev1.Container{Name: fmt.Sprint("c", i), Image: "registry.example.com:5000/team/app:v1.2.3"}
+		if args > 0 {
+			c.Command = []string{"/bin/sh", "-c"}
 		}
-		return p
+		for range args {
+			c.Args = append(c.Args, arg)
+		}
+		for v := range variables {
+			c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("VARIABLE_", v), Value: value})
+		}
+		p.Spec.Containers = append(p.Spec.Containers, c)
 	}
+	return p
+}
+
+const mebibyte = 1 << 20
+
+// TestCost keeps what judging costs below the API server's limits, for objects
+// that people make and for the largest that it takes. There is no limit on what
+// an expression of a policy is estimated to cost, only on what it costs.
+func TestCost(t *testing.T) {
 	j := newJudges(t, v1alpha1.DefaultMatch())
 	for _, c := range []struct {
 		why  string
 		pod  *corev1.Pod
 		most int64
 	}{
-		{"an ordinary Pod", pod(1, 5, "--some-flag=some-value"), 3_000},
-		{"references to variables", pod(3, 5, "--flag=$(VARIABLE_3)"), 10_000},
-		{"50 containers with 50 args", pod(50, 50, "--some-flag=some-value"), 100_000},
-		{"50 containers with 50 references to variables", pod(50, 50, "--flag=$(VARIABLE_3)"), 500_000},
-		{"one script of 20 kB that mentions it", pod(1, 1, strings.Repeat("kubectl get sts metacontroller; ", 640)), 1_000_000},
+		{"an ordinary Pod", big(1, 5, 20, "--some-flag=some-value", "value"), 3_000},
+		{"references to variables", big(3, 5, 20, "--flag=$(VARIABLE_3)", "value"), 10_000},
+		{"50 containers with 50 args", big(50, 50, 20, "--some-flag=some-value", "value"), 100_000},
+		{"50 containers with 50 references to variables", big(50, 50, 20, "--flag=$(VARIABLE_3)", "value"), 700_000},
+		{"one script of 20 kB that mentions it", big(1, 1, 20, strings.Repeat("kubectl get sts metacontroller; ", 640), "value"), celconfig.PerCallLimit},
+		{"10,000 args", big(1, 10_000, 20, "--some-flag=some-value", "value"), 500_000},
+		{"10,000 references to variables", big(1, 10_000, 20, "--flag=$(VARIABLE_3)", "value"), 700_000},
+		{"10,000 containers", big(10_000, 0, 0, "", ""), celconfig.PerCallLimit},
+		{"1.5 MiB in one argument", big(1, 1, 0, strings.Repeat("x", 3*mebibyte/2), ""), celconfig.PerCallLimit},
+		{"1.5 MiB in 10,000 args", big(1, 10_000, 0, strings.Repeat("x", 150), ""), celconfig.PerCallLimit},
+		{"1.5 MiB in variables", big(1, 1, 10_000, "--flag", strings.Repeat("x", 150)), 3_000},
+		{"1.5 MiB in variables that are referred to", big(1, 5, 10_000, "$(VARIABLE_3)", strings.Repeat("x", 150)), celconfig.PerCallLimit},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			_, cost, err := j.params.evaluate(t, createPod(c.pod), j.policy)
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%.200s", err)
 			}
 			_, written, err := j.written.evaluate(t, createPod(c.pod), nil)
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%.200s", err)
 			}
-			t.Logf("cost %d with params, %d written in", cost, written)
+			_, suspects, err := j.suspects.evaluate(t, createPod(c.pod), nil)
+			if err != nil {
+				suspects = -1
+			}
+			t.Logf("cost %d with params, %d written in, %d for suspects", cost, written, suspects)
 			if cost > c.most || written > c.most {
 				t.Errorf("costs %d and %d, at most %d was agreed", cost, written, c.most)
 			}
+			if decision := validate(t, PolicyName, createPod(c.pod), policyOf(v1alpha1.HolderBound)); decision != nil {
+				t.Errorf("refused: %.200s", decision.Message)
+			}
 		})
 	}
-	// 50 containers with 50 args that each mention the program.
-	hostile := pod(50, 50, "kubectl get sts metacontroller")
-	_, _, err := j.params.evaluate(t, createPod(hostile), j.policy)
-	if err == nil {
-		t.Error("the hostile Pod is within the cost limit; test with a larger one")
-	} else {
-		t.Logf("hostile Pod: %v", err)
+}
+
+// TestTooLargeIsRefused has objects that hide an instance, or cost too much to
+// be judged: none is let through.
+func TestTooLargeIsRefused(t *testing.T) {
+	asks := newAsks(t, Options{})
+	last := func(p *corev1.Pod, c corev1.Container) *corev1.Pod {
+		c.Name = "last"
+		p.Spec.Containers = append(p.Spec.Containers, c)
+		return p
 	}
-	result := validate(t, PolicyName, createPod(hostile), j.policy)
-	if result == nil || result.Evaluation != validating.EvalError {
-		t.Errorf("the hostile Pod is not refused for its cost: %+v", result)
+	for _, c := range []struct {
+		why string
+		pod *corev1.Pod
+	}{
+		{"an image behind 10,000 containers", last(big(10_000, 0, 0, "", ""), corev1.Container{Image: image})},
+		{"a command behind 10,000 containers", last(big(10_000, 0, 0, "", ""), corev1.Container{Image: "x", Command: []string{"metacontroller"}})},
+		{"a command before 10,000 args", last(&corev1.Pod{}, corev1.Container{Image: "x", Command: []string{"metacontroller"}, Args: big(1, 10_000, 0, "--x=y", "").Spec.Containers[0].Args})},
+		{"a command before 1.5 MiB", last(&corev1.Pod{}, corev1.Container{Image: "x", Command: []string{"metacontroller", strings.Repeat("x", 3*mebibyte/2)}})},
+		{"a script of 1.5 MiB that ends with it", last(&corev1.Pod{}, corev1.Container{Image: "x", Command: []string{"sh", "-c", strings.Repeat("sleep 1;", 3*mebibyte/16) + "metacontroller"}})},
+		{"50 containers with 50 args that mention it", last(big(50, 50, 0, "kubectl get sts metacontroller", ""), corev1.Container{Image: "x", Command: []string{"metacontroller"}})},
+		{"10,000 containers that mention it", last(big(10_000, 1, 0, "kubectl get sts metacontroller", ""), corev1.Container{Image: "x", Command: []string{"metacontroller"}})},
+		{"10,000 variables, the last of which is it", last(big(1, 0, 0, "", ""), corev1.Container{Image: "x", Command: []string{"$(BIN)"}, Env: append(big(1, 0, 10_000, "", "v").Spec.Containers[0].Env, corev1.EnvVar{Name: "BIN", Value: "metacontroller"})})},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			c.pod.Name, c.pod.Namespace = "p", "ns"
+			decision := validate(t, PolicyName, createPod(c.pod), policyOf(v1alpha1.HolderBound))
+			if decision == nil {
+				t.Fatal("the policy for Pods lets it through")
+			}
+			t.Logf("%s: %.80s", decision.Evaluation, decision.Message)
+			d := deployment(meta("ns", "d"), nil)
+			d.Spec.Template.Spec = c.pod.Spec
+			r := of(d, nil, apps.WithResource("deployments"), "Deployment", "someone")
+			if decision := validate(t, WorkloadPolicyName, r, policyOf(v1alpha1.HolderBound)); decision == nil {
+				t.Error("the policy for workloads lets it through")
+			}
+			asked, err := asks.about(t, WorkloadsWebhook, r)
+			if !asked {
+				t.Error("the webhook for workloads is not asked")
+			}
+			t.Logf("asked: %v, %.80v", asked, err)
+		})
 	}
 }
 

@@ -99,8 +99,8 @@ func podVariables() []variable {
 // each argument is one flag, and one that is there twice says the same twice.
 func modeVariables(podSpec string) []variable {
 	norm := "(a.startsWith('--') ? a.substring(1) : a)"
-	command, args := listField("c", "command"), listField("c", "args")
-	started := "(" + containersOf(podSpec) + ").filter(c, (" + stringField("c", "name") + " + ' ' + " + stringField("c", "image") + ") in variables.instances)"
+	command, args := typedList("c", "command"), typedList("c", "args")
+	started := "(" + containersOf(podSpec) + ").filter(c, (" + typedString("c", "name") + " + ' ' + " + typedString("c", "image") + ") in variables.instances)"
 	direct := "(size(" + command + ") == 0 || size(" + command + ") == 1 && variables.names.exists(n, " + command + "[0] == n || " + command + "[0].endsWith('/' + n)))"
 	flag := func(name string) string { return "-" + name + "=" }
 	value := func(name, value, absent string) string {

@@ -221,6 +221,8 @@ func protect(o Options) []client.Object {
 //     that run an instance, and whose spec the request sets or changes, are
 //     asked about, so a guard that is down stops nobody else.
 //   - pods fails open: the pin policy decides, the guard adds the record.
+//   - suspects fails open: the guard only warns about them, and the policies,
+//     which could only refuse, do not know them.
 //   - scale fails open: a scale request does not say what it would run, so
 //     with the guard down it would stop the scaling of anything; the pin policy
 //     refuses the holder's, and any second Pod.
@@ -228,6 +230,8 @@ func protect(o Options) []client.Object {
 //   - forced fails open: taking something away must work while the guard is down.
 func webhooks(o Options) client.Object {
 	w := literals(o.Match)
+	forPods := w
+	forPods.loose = false
 	changed := admissionregistrationv1.MatchCondition{
 		Name:       "sets-or-changes-spec",
 		Expression: "request.operation == 'CREATE' || object.?spec.orValue({}) != oldObject.?spec.orValue({})",
@@ -244,34 +248,41 @@ func webhooks(o Options) client.Object {
 			custom.Resource, custom.Group, optionalPath(path))
 	}
 	podSpec += "object.?spec.?template.?spec.orValue({}))"
+	all := []admissionregistrationv1.ValidatingWebhook{
+		webhook(o, WorkloadsWebhook, admissionregistrationv1.Fail, rules, changed,
+			// A list of one, so that the spec is found once.
+			admissionregistrationv1.MatchCondition{Name: "runs-an-instance", Expression: "[" + podSpec + "].exists(s, " + runsInstance("s", w) + ")"}),
+		webhook(o, PodsWebhook, admissionregistrationv1.Ignore, podRules(), changed,
+			admissionregistrationv1.MatchCondition{Name: "runs-an-instance", Expression: runsInstance("object.spec", forPods)}),
+	}
+	if condition := suspected("s", w); condition != "" {
+		anySpec := "(request.resource.resource == 'pods' && request.resource.group == '' ? object.spec : " + podSpec + ")"
+		all = append(all, webhook(o, SuspectsWebhook, admissionregistrationv1.Ignore, append(podRules(), rules...), changed,
+			admissionregistrationv1.MatchCondition{Name: "has-flags-of-an-instance", Expression: "[" + anySpec + "].exists(s, " + condition + ")"}))
+	}
+	all = append(all,
+		webhook(o, ScaleWebhook, admissionregistrationv1.Ignore, askedAboutScale(o),
+			admissionregistrationv1.MatchCondition{Name: "raises-above-one",
+				Expression: "object.?spec.?replicas.orValue(0) > 1 && object.?spec.?replicas.orValue(0) > oldObject.?spec.?replicas.orValue(0)"}),
+		webhook(o, AutoscalersWebhook, admissionregistrationv1.Ignore,
+			[]admissionregistrationv1.RuleWithOperations{autoscalerRule()}, changed,
+			admissionregistrationv1.MatchCondition{Name: "scales-a-statefulset-above-one",
+				Expression: "object.?spec.?maxReplicas.orValue(0) > 1 && object.?spec.?scaleTargetRef.?kind.orValue('') == 'StatefulSet'"}),
+		webhook(o, ForcedWebhook, admissionregistrationv1.Ignore,
+			[]admissionregistrationv1.RuleWithOperations{rule(deletion, "", "v1", "pods")},
+			// The cheap ones first: the first that is false ends it.
+			admissionregistrationv1.MatchCondition{Name: "has-no-grace",
+				Expression: "request.options.?gracePeriodSeconds.orValue(oldObject.spec.?terminationGracePeriodSeconds.orValue(30)) == 0"},
+			admissionregistrationv1.MatchCondition{Name: "may-run",
+				Expression: "oldObject.spec.?nodeName.orValue('') != '' && !(oldObject.?status.?phase.orValue('') in ['Succeeded', 'Failed'])"},
+			admissionregistrationv1.MatchCondition{Name: "runs-an-instance", Expression: runsInstance("oldObject.spec", forPods)}))
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: typeMeta("ValidatingWebhookConfiguration"),
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   WebhookConfigurationName,
 			Labels: labels,
 		},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{
-			webhook(o, WorkloadsWebhook, admissionregistrationv1.Fail, rules, changed,
-				// A list of one, so that the spec is found once.
-				admissionregistrationv1.MatchCondition{Name: "runs-an-instance", Expression: "[" + podSpec + "].exists(s, " + runsInstance("s", w) + ")"}),
-			webhook(o, PodsWebhook, admissionregistrationv1.Ignore, podRules(), changed,
-				admissionregistrationv1.MatchCondition{Name: "runs-an-instance", Expression: runsInstance("object.spec", w)}),
-			webhook(o, ScaleWebhook, admissionregistrationv1.Ignore, askedAboutScale(o),
-				admissionregistrationv1.MatchCondition{Name: "raises-above-one",
-					Expression: "object.?spec.?replicas.orValue(0) > 1 && object.?spec.?replicas.orValue(0) > oldObject.?spec.?replicas.orValue(0)"}),
-			webhook(o, AutoscalersWebhook, admissionregistrationv1.Ignore,
-				[]admissionregistrationv1.RuleWithOperations{autoscalerRule()}, changed,
-				admissionregistrationv1.MatchCondition{Name: "scales-a-statefulset-above-one",
-					Expression: "object.?spec.?maxReplicas.orValue(0) > 1 && object.?spec.?scaleTargetRef.?kind.orValue('') == 'StatefulSet'"}),
-			webhook(o, ForcedWebhook, admissionregistrationv1.Ignore,
-				[]admissionregistrationv1.RuleWithOperations{rule(deletion, "", "v1", "pods")},
-				// The cheap ones first: the first that is false ends it.
-				admissionregistrationv1.MatchCondition{Name: "has-no-grace",
-					Expression: "request.options.?gracePeriodSeconds.orValue(oldObject.spec.?terminationGracePeriodSeconds.orValue(30)) == 0"},
-				admissionregistrationv1.MatchCondition{Name: "may-run",
-					Expression: "oldObject.spec.?nodeName.orValue('') != '' && !(oldObject.?status.?phase.orValue('') in ['Succeeded', 'Failed'])"},
-				admissionregistrationv1.MatchCondition{Name: "runs-an-instance", Expression: runsInstance("oldObject.spec", w)}),
-		},
+		Webhooks: all,
 	}
 }
 

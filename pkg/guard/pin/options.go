@@ -17,9 +17,10 @@ const (
 	// WebhookConfigurationName is the webhook configuration.
 	WebhookConfigurationName = "metacontroller-guard"
 
-	// WorkloadsWebhook, PodsWebhook and ScaleWebhook are its webhooks.
+	// WorkloadsWebhook, PodsWebhook, SuspectsWebhook and ScaleWebhook are its webhooks.
 	WorkloadsWebhook = "workloads.guard.metacontroller.io"
 	PodsWebhook      = "pods.guard.metacontroller.io"
+	SuspectsWebhook  = "suspects.guard.metacontroller.io"
 	ScaleWebhook     = "scale.guard.metacontroller.io"
 	// AutoscalersWebhook and ForcedWebhook are those of the rules autoscaler and
 	// force-delete.

@@ -12,8 +12,8 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/guard/attempt"
 )
 
-// reviewOf is a review of a create of that object.
-func reviewOf(resource, object string) string {
+// createOf is a review of a create of that object.
+func createOf(resource, object string) string {
 	group := "apps"
 	if resource == "pods" {
 		group = ""
@@ -38,13 +38,13 @@ func TestLargeObjects(t *testing.T) {
 		body    string
 		allowed bool
 	}{
-		"1.5 MiB, a stranger":                {reviewOf("deployments", `{"metadata":{"name":"x","annotations":{"a":"`+large+`"}},"spec":{"template":{"spec":{"containers":[`+strangerContainer+`]}}}}`), true},
-		"1.5 MiB, an instance":               {reviewOf("deployments", `{"metadata":{"name":"x","annotations":{"a":"`+large+`"}},"spec":{"template":{"spec":{"containers":[`+instanceContainer+`]}}}}`), false},
-		"a script of 1.5 MiB":                {reviewOf("pods", `{"metadata":{"name":"x"},"spec":{"containers":[{"name":"m","image":"nginx","args":["`+large+`"]}]}}`), true},
-		"10000 containers":                   {reviewOf("pods", `{"metadata":{"name":"x"},"spec":{"containers":[`+containers+`]}}`), true},
-		"10000 containers, the last is one":  {reviewOf("pods", `{"metadata":{"name":"x"},"spec":{"containers":[`+containers+`,`+instanceContainer+`]}}`), false},
-		"10000 instances":                    {reviewOf("pods", `{"metadata":{"name":"x"},"spec":{"containers":[`+strings.TrimSuffix(strings.Repeat(instanceContainer+",", 10_000), ",")+`]}}`), false},
-		"10000 init and ephemeral instances": {reviewOf("pods", `{"metadata":{"name":"x"},"spec":{"initContainers":[`+containers+`],"ephemeralContainers":[`+containers+`,`+instanceContainer+`]}}`), false},
+		"1.5 MiB, a stranger":                {createOf("deployments", `{"metadata":{"name":"x","annotations":{"a":"`+large+`"}},"spec":{"template":{"spec":{"containers":[`+strangerContainer+`]}}}}`), true},
+		"1.5 MiB, an instance":               {createOf("deployments", `{"metadata":{"name":"x","annotations":{"a":"`+large+`"}},"spec":{"template":{"spec":{"containers":[`+instanceContainer+`]}}}}`), false},
+		"a script of 1.5 MiB":                {createOf("pods", `{"metadata":{"name":"x"},"spec":{"containers":[{"name":"m","image":"nginx","args":["`+large+`"]}]}}`), true},
+		"10000 containers":                   {createOf("pods", `{"metadata":{"name":"x"},"spec":{"containers":[`+containers+`]}}`), true},
+		"10000 containers, the last is one":  {createOf("pods", `{"metadata":{"name":"x"},"spec":{"containers":[`+containers+`,`+instanceContainer+`]}}`), false},
+		"10000 instances":                    {createOf("pods", `{"metadata":{"name":"x"},"spec":{"containers":[`+strings.TrimSuffix(strings.Repeat(instanceContainer+",", 10_000), ",")+`]}}`), false},
+		"10000 init and ephemeral instances": {createOf("pods", `{"metadata":{"name":"x"},"spec":{"initContainers":[`+containers+`],"ephemeralContainers":[`+containers+`,`+instanceContainer+`]}}`), false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -66,20 +66,20 @@ func TestLargeObjects(t *testing.T) {
 // refusal, without a record where it is no review at all.
 func TestHostileReviews(t *testing.T) {
 	spec := func(spec string) string {
-		return reviewOf("statefulsets", `{"metadata":{"name":"mc"},"spec":`+spec+`}`)
+		return createOf("statefulsets", `{"metadata":{"name":"mc"},"spec":`+spec+`}`)
 	}
 	in := func(fields string) string {
 		return spec(`{` + fields + `"template":{"spec":{"containers":[` + instanceContainer + `]}}}`)
 	}
 	deletion := func(options string) string {
-		body := strings.Replace(reviewOf("pods", `{"metadata":{"name":"mc-0"},"spec":{"nodeName":"n","containers":[`+instanceContainer+`]}}`), "CREATE", "DELETE", 1)
+		body := strings.Replace(createOf("pods", `{"metadata":{"name":"mc-0"},"spec":{"nodeName":"n","containers":[`+instanceContainer+`]}}`), "CREATE", "DELETE", 1)
 		return strings.Replace(body, `"object":{`, `"options":`+options+`,"oldObject":{`, 1)
 	}
 	malformed := map[string]string{
-		"nested without end":             reviewOf("pods", strings.Repeat(`{"a":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
-		"lists without end":              reviewOf("pods", strings.Repeat("[", 100_000)),
-		"a string as the object":         reviewOf("pods", `"{}"`),
-		"a number as the object":         reviewOf("pods", `7`),
+		"nested without end":             createOf("pods", strings.Repeat(`{"a":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
+		"lists without end":              createOf("pods", strings.Repeat("[", 100_000)),
+		"a string as the object":         createOf("pods", `"{}"`),
+		"a number as the object":         createOf("pods", `7`),
 		"a container that is a number":   spec(`{"template":{"spec":{"containers":[7]}}}`),
 		"an image that is a list":        spec(`{"template":{"spec":{"containers":[{"name":"m","image":[]}]}}}`),
 		"replicas beyond every number":   in(`"replicas":99999999999999999999,`),
@@ -89,7 +89,7 @@ func TestHostileReviews(t *testing.T) {
 		"a start that is a word":         in(`"ordinals":{"start":"1"},`),
 		"a grace period that is a word":  deletion(`{"gracePeriodSeconds":"0"}`),
 		"options that are a list":        deletion(`[0]`),
-		"an owner that is a word":        reviewOf("pods", `{"metadata":{"ownerReferences":"me"},"spec":{"containers":[`+instanceContainer+`]}}`),
+		"an owner that is a word":        createOf("pods", `{"metadata":{"ownerReferences":"me"},"spec":{"containers":[`+instanceContainer+`]}}`),
 		"a response, not a request":      `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"r1","allowed":true}}`,
 		"keys in capitals":               strings.Replace(firstStatefulSet, `"request"`, `"Request"`, 1),
 		"two documents":                  firstStatefulSet + firstStatefulSet,
@@ -146,7 +146,7 @@ func TestForcedDelete(t *testing.T) {
 	held := stored()
 	held.Status.Holder = &guardv1alpha1.Holder{Namespace: "prod", Name: "mc", UID: "u1", Phase: guardv1alpha1.HolderBound, Epoch: 1}
 	body := func(spec string) string {
-		review := strings.Replace(reviewOf("pods", `{"metadata":{"name":"mc-0","namespace":"prod"},"spec":{"nodeName":"n","containers":[`+spec+`]}}`), "CREATE", "DELETE", 1)
+		review := strings.Replace(createOf("pods", `{"metadata":{"name":"mc-0","namespace":"prod"},"spec":{"nodeName":"n","containers":[`+spec+`]}}`), "CREATE", "DELETE", 1)
 		return strings.Replace(review, `"name":"mc",`, `"name":"mc-0","options":{"gracePeriodSeconds":0},`, 1)
 	}
 	deletes := func(spec string) string { return strings.Replace(body(spec), `"object":{`, `"oldObject":{`, 1) }

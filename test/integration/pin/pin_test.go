@@ -249,6 +249,8 @@ func TestPin(t *testing.T) {
 		c.wantRefused(c.try(wrapped), "pod-not-pinned")
 	})
 
+	step("every manifest of the corpus is judged as it is meant", func(c *cluster) { c.judgeCorpus() })
+
 	step("the holder is not scaled above one", func(c *cluster) {
 		s := &appsv1.StatefulSet{ObjectMeta: c.meta("metacontroller")}
 		c.wantRefused(c.SubResource("scale").Update(ctx, s, client.WithSubResourceBody(&autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 2}})), "scale-above-one")

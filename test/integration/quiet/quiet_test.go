@@ -338,7 +338,7 @@ func TestHandOver(t *testing.T) {
 	// What was written by updates is removed by an apply.
 	applying.pass(children)
 	for o := range applying.input(children, "").Observed.All() {
-		if _, annotated := o.Annotation(object.LastAppliedAnnotation); annotated || o.Label("new") != "" {
+		if _, annotated := o.Annotation(object.LastAppliedAnnotation); annotated || o.Labels()["new"] != "" {
 			t.Errorf("%s has the annotation or the label: %s", o, o.Body())
 		}
 	}
@@ -350,7 +350,7 @@ func TestHandOver(t *testing.T) {
 	updating.expectQuiet("after the way back", changed(t, children, label))
 	updating.pass(children)
 	for o := range updating.input(children, "").Observed.All() {
-		if o.Label("new") != "" {
+		if o.Labels()["new"] != "" {
 			t.Errorf("%s has the label: %s", o, o.Body())
 		}
 	}

@@ -97,7 +97,7 @@ func (c *Change) setStatus(place Place, parent *object.Object, wanted hook.Statu
 	if !ok {
 		return &object.FieldError{Path: fieldStatus, Problem: "must be an object"}
 	}
-	has := parent.Content()[fieldStatus]
+	has := parent.Field(fieldStatus)
 	if object.Equal(has, status) || has == nil && object.Equal(map[string]any{}, status) {
 		return nil
 	}

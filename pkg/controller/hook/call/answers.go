@@ -3,6 +3,8 @@ package call
 import (
 	"bytes"
 	"container/list"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,8 +35,9 @@ type answers struct {
 	clock            clock.WithDelayedExecution
 
 	mu sync.Mutex // guards all below
-	// by what was asked about. The elements are of recent.
-	by map[string]*list.Element
+	// by the subject of what was asked about: see subjectOf. Of one there are few.
+	// The elements are of recent.
+	by map[string][]*list.Element
 	// recent has the *answer that was used last in front.
 	recent *list.List
 	bytes  int
@@ -62,7 +65,7 @@ func newAnswers(config *v1alpha1.WebhookEtagConfig, clock clock.WithDelayedExecu
 		cleanup: secondsOr(config.CacheCleanupSeconds, DefaultEtagCleanup),
 		limit:   answersLimit,
 		clock:   clock,
-		by:      map[string]*list.Element{},
+		by:      map[string][]*list.Element{},
 		recent:  list.New(),
 	}
 }
@@ -81,7 +84,7 @@ func (a *answers) find(about string) (etag string, body []byte, found bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	element := a.by[about]
+	element := a.lookLocked(about)
 	if element == nil {
 		return "", nil, false
 	}
@@ -105,14 +108,15 @@ func (a *answers) put(about, etag string, body []byte) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if old := a.by[about]; old != nil {
+	if old := a.lookLocked(about); old != nil {
 		a.removeLocked(old)
 	}
 	fresh := &answer{about: about, etag: etag, body: bytes.Clone(body), until: a.clock.Now().Add(a.timeout)}
 	if etag == "" || a.closed || fresh.size() > a.limit {
 		return
 	}
-	a.by[about] = a.recent.PushFront(fresh)
+	subject := subjectOf(about)
+	a.by[subject] = append(a.by[subject], a.recent.PushFront(fresh))
 	a.bytes += fresh.size()
 	for a.bytes > a.limit {
 		a.removeLocked(a.recent.Back())
@@ -127,15 +131,53 @@ func (a *answers) mark(about string, accepted bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if element := a.by[about]; element != nil {
+	if element := a.lookLocked(about); element != nil {
 		element.Value.(*answer).accepted = accepted
 	}
 }
 
+// forget drops all answers about a subject.
+func (a *answers) forget(subject string) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, element := range slices.Clone(a.by[subject]) {
+		a.removeLocked(element)
+	}
+	if len(a.by) == 0 && a.timer != nil {
+		a.timer.Stop()
+		a.timer = nil
+	}
+}
+
+// subjectOf is what is before the first slash: several things can be asked about
+// one subject, such as a parent.
+func subjectOf(about string) string {
+	subject, _, _ := strings.Cut(about, "/")
+	return subject
+}
+
+func (a *answers) lookLocked(about string) *list.Element {
+	for _, element := range a.by[subjectOf(about)] {
+		if element.Value.(*answer).about == about {
+			return element
+		}
+	}
+	return nil
+}
+
 func (a *answers) removeLocked(element *list.Element) {
 	gone := a.recent.Remove(element).(*answer)
-	delete(a.by, gone.about)
 	a.bytes -= gone.size()
+	subject := subjectOf(gone.about)
+	left := slices.DeleteFunc(a.by[subject], func(other *list.Element) bool { return other == element })
+	if len(left) == 0 {
+		delete(a.by, subject)
+		return
+	}
+	a.by[subject] = left
 }
 
 // scheduleLocked has sweep run once as long as there is anything to sweep: no
@@ -152,10 +194,12 @@ func (a *answers) sweep() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.clock.Now()
-	for _, element := range a.by {
+	for element := a.recent.Front(); element != nil; {
+		next := element.Next()
 		if !now.Before(element.Value.(*answer).until) {
 			a.removeLocked(element)
 		}
+		element = next
 	}
 	a.timer = nil
 	a.scheduleLocked()

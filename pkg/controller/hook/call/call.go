@@ -15,17 +15,23 @@ import (
 // ResponseLimit is how many bytes of an answer are read. An API server takes
 // objects of 1.5 MiB at most, and a request to it of 3 MiB; an answer with more
 // than this can hardly be meant.
-const ResponseLimit int64 = 16 << 20
+const ResponseLimit = 16 << 20
 
 // excerptRead is how much of the body of an error status is looked at.
 const excerptRead = 4 << 10
 
 // How the memory for a body grows: it begins with what was announced, as far as
-// that is not much, and doubles. An announcement alone must not cost much.
+// that is not much, or with firstBlock, and doubles. An announcement alone must not
+// cost much.
 const (
 	firstBlock   = 4 << 10
 	largestFirst = 1 << 20
 )
+
+// largeAnswers is how many answers of one hook that are larger than largestFirst
+// are read at once. The others wait, as part of their own time: what a hook can
+// take of the memory must not grow with the number of workers.
+const largeAnswers = 2
 
 // Headers of a call.
 const (
@@ -36,6 +42,7 @@ const (
 	headerReferer       = "Referer"
 	headerContentType   = "Content-Type"
 	headerAccept        = "Accept"
+	headerIdempotency   = "Idempotency-Key"
 
 	typeJSON = "application/json"
 )
@@ -58,6 +65,8 @@ type Caller struct {
 	metricsKey metricsKey
 	// answers is nil if ETags are off.
 	answers *answers
+	// large has a value for each large answer that is being read.
+	large chan struct{}
 
 	mu sync.Mutex // guards all below; never held while something is read or sent
 	// sources follow the references; nil before the first call.
@@ -87,6 +96,10 @@ func (c *Caller) Call(ctx context.Context, about string, body []byte) ([]byte, e
 	}
 	request.Header.Set(headerContentType, typeJSON)
 	request.Header.Set(headerAccept, typeJSON)
+	// Without a value it is not sent. It says that a call may be made again by the
+	// client itself if a kept-alive connection turns out to be closed, which servers
+	// do at any moment: hooks are asked the same again and again anyway.
+	request.Header[headerIdempotency] = []string{}
 	if line.credentials.authorization != "" {
 		request.Header.Set(headerAuthorization, line.credentials.authorization)
 	}
@@ -112,13 +125,17 @@ func (c *Caller) Call(ctx context.Context, about string, body []byte) ([]byte, e
 	case code == http.StatusTooManyRequests:
 		drain(response.Body)
 		return nil, &BusyError{After: retryAfter(response.Header.Get(headerRetryAfter), c.pool.clock.Now())}
+	case code == http.StatusSwitchingProtocols:
+		// Nobody asked for it. The connection is the hook's now: no deadline of the
+		// call would end a read.
+		return nil, &StatusError{Code: code}
 	default:
 		start, _ := io.ReadAll(io.LimitReader(response.Body, excerptRead))
 		drain(response.Body)
 		return nil, &StatusError{Code: code, Excerpt: excerpt(start, c.hidden(line), excerptLimit)}
 	}
 
-	answer, err := read(response)
+	answer, err := c.readAnswer(ctx, response)
 	if err != nil {
 		return nil, c.failure(ctx, line, err, func(err error) error { return &TruncatedError{Read: int64(len(answer)), Err: err} })
 	}
@@ -129,6 +146,10 @@ func (c *Caller) Call(ctx context.Context, about string, body []byte) ([]byte, e
 // Accept says that the answer of the last Call about something could be used. An
 // answer that was not accepted is never reused: the next call gets a whole one.
 func (c *Caller) Accept(about string) { c.answers.mark(about, true) }
+
+// Forget drops what is remembered of answers about a subject, which is gone: all
+// those about it, and about it followed by a slash and more.
+func (c *Caller) Forget(subject string) { c.answers.forget(subject) }
 
 // hidden are the texts that an error must not show.
 func (c *Caller) hidden(line *line) []string {
@@ -142,14 +163,15 @@ func (c *Caller) failure(ctx context.Context, line *line, err error, otherwise f
 	if errors.As(err, &tooLarge) {
 		return err
 	}
-	if ctx.Err() != nil {
-		if errors.Is(context.Cause(ctx), errTimeout) {
-			return &TimeoutError{Timeout: c.endpoint.Timeout}
-		}
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTimeout) {
 		return context.Cause(ctx)
 	}
-	// A connection that failed says something about the others to that host.
+	// A connection that failed, or fell silent, says something about the others to
+	// that host: it may have moved, and nobody is left to reset them.
 	line.transport.CloseIdleConnections()
+	if ctx.Err() != nil {
+		return &TimeoutError{Timeout: c.endpoint.Timeout}
+	}
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
 		// Its text repeats the address, which may have a password in it.
@@ -158,27 +180,59 @@ func (c *Caller) failure(ctx context.Context, line *line, err error, otherwise f
 	return otherwise(err)
 }
 
-// read returns the body, or what there was of it and an error.
-func read(response *http.Response) ([]byte, error) {
+// readAnswer returns the body, or what there was of it and an error.
+func (c *Caller) readAnswer(ctx context.Context, response *http.Response) ([]byte, error) {
 	if response.ContentLength > ResponseLimit {
 		return nil, &TooLargeError{Limit: ResponseLimit}
 	}
 	// One byte more than announced: the end is found without growing again.
-	body := make([]byte, 0, max(firstBlock, min(response.ContentLength+1, largestFirst)))
-	for {
-		n, err := response.Body.Read(body[len(body):cap(body)])
+	expected, first := response.ContentLength+1, int64(firstBlock)
+	if response.ContentLength >= 0 {
+		first = min(expected, largestFirst)
+	}
+	body, ended, err := readUpTo(response.Body, make([]byte, 0, first), largestFirst)
+	if ended || err != nil {
+		return body, err
+	}
+	select {
+	case c.large <- struct{}{}:
+		defer func() { <-c.large }()
+	case <-ctx.Done():
+		return body, ctx.Err()
+	}
+	if int64(cap(body)) < expected {
+		// It was no empty announcement.
+		body = grown(body, int(expected))
+	}
+	body, _, err = readUpTo(response.Body, body, ResponseLimit+1)
+	if len(body) > ResponseLimit {
+		return nil, &TooLargeError{Limit: ResponseLimit}
+	}
+	return body, err
+}
+
+// readUpTo reads on into body until it is full, that is has limit bytes, or the
+// source has ended.
+func readUpTo(from io.Reader, body []byte, limit int) (read []byte, ended bool, err error) {
+	for len(body) < limit {
+		if len(body) == cap(body) {
+			body = grown(body, min(2*cap(body), limit))
+		}
+		n, err := from.Read(body[len(body):min(cap(body), limit)])
 		body = body[:len(body)+n]
 		switch {
-		case int64(len(body)) > ResponseLimit:
-			return nil, &TooLargeError{Limit: ResponseLimit}
 		case errors.Is(err, io.EOF):
-			return body, nil
+			return body, true, nil
 		case err != nil:
-			return body, err
-		case len(body) == cap(body):
-			body = slices.Grow(body, cap(body))
+			return body, false, err
 		}
 	}
+	return body, false, nil
+}
+
+// grown is body with that capacity and no more, unlike append's.
+func grown(body []byte, capacity int) []byte {
+	return append(make([]byte, 0, capacity), body...)
 }
 
 // drain reads a little of what is left, so that the connection can be used

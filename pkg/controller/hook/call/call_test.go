@@ -1,13 +1,18 @@
 package call_test
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,7 +115,11 @@ func TestCall(t *testing.T) {
 		{"busy, zero", busy("0"), &call.BusyError{}},
 		{"busy, negative", busy("-3"), &call.BusyError{}},
 		{"busy, nonsense", busy("soon"), &call.BusyError{}},
-		{"busy, for ever", busy("99999999999"), &call.BusyError{After: 24 * time.Hour}},
+		{"busy, for a day", busy("86400"), &call.BusyError{After: 24 * time.Hour}},
+		{"busy, for ever", busy("99999999999"), &call.BusyError{}},
+		{"busy, a negative number that would wrap around", busy("-9223372036854775808"), &call.BusyError{}},
+		{"busy, more than any number", busy("99999999999999999999"), &call.BusyError{}},
+		{"busy, until another century", busy("Wed, 02 Jan 2130 03:04:15 GMT"), &call.BusyError{}},
 	}
 	for _, c := range cases {
 		t.Run(c.reason, func(t *testing.T) {
@@ -289,5 +298,150 @@ func TestMetricsComeAndGo(t *testing.T) {
 	twin.Close()
 	if families, err := registry.Gather(); err != nil || len(families) != 0 {
 		t.Errorf("%v are left, %v", families, err)
+	}
+}
+
+// TestSilentConnections has a server that moved: nobody is at the other end of the
+// connections that are kept alive. A call that was in vain drops all of them.
+func TestSilentConnections(t *testing.T) {
+	const connections = 4
+	var silent atomic.Bool
+	var waiting sync.WaitGroup
+	waiting.Add(connections)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if silent.Load() && r.Context().Value(oldConnection{}) == true {
+			<-r.Context().Done()
+			return
+		}
+		if !silent.Load() {
+			// All of them at once, so that each has a connection.
+			waiting.Done()
+			waiting.Wait()
+		}
+	}))
+	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, oldConnection{}, !silent.Load())
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	pool := call.NewPool(prometheus.NewRegistry(), nil, clock.RealClock{})
+	caller := newCaller(t, pool, server.URL, time.Second)
+	var calls sync.WaitGroup
+	for range connections {
+		calls.Go(func() {
+			if _, err := caller.Call(t.Context(), "", nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
+	silent.Store(true)
+	_, err := caller.Call(t.Context(), "", nil)
+	var late *call.TimeoutError
+	if !errors.As(err, &late) {
+		t.Errorf("%T %v", err, err)
+	}
+	if _, err := caller.Call(t.Context(), "", nil); err != nil {
+		t.Errorf("after one call in vain: %v", err)
+	}
+}
+
+// oldConnection is the key of whether a connection is from before the move.
+type oldConnection struct{}
+
+// No deadline of a call ends a read after an upgrade, so nothing is read.
+func TestUpgradeThatNobodyAskedFor(t *testing.T) {
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", "x")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	pool := call.NewPool(prometheus.NewRegistry(), nil, clock.RealClock{})
+	_, err := newCaller(t, pool, server.URL, time.Second).Call(t.Context(), "", nil)
+	var status *call.StatusError
+	if !errors.As(err, &status) || status.Code != http.StatusSwitchingProtocols {
+		t.Errorf("%T %v", err, err)
+	}
+}
+
+// Answers of all sizes around those at which the reading changes arrive whole.
+func TestSizesOfAnswers(t *testing.T) {
+	pool := call.NewPool(prometheus.NewRegistry(), nil, clock.RealClock{})
+	for _, announced := range []bool{true, false} {
+		var body []byte
+		server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			if announced {
+				w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+			}
+			for rest := body; len(rest) > 0; {
+				n := min(len(rest), 100_000)
+				_, _ = w.Write(rest[:n])
+				rest = rest[n:]
+			}
+		})
+		caller := newCaller(t, pool, server.URL, time.Minute)
+		for _, size := range []int{1, 4 << 10, 4<<10 + 1, 1<<20 - 1, 1 << 20, 1<<20 + 1, 5 << 20, call.ResponseLimit - 1, call.ResponseLimit, call.ResponseLimit + 1} {
+			body = bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
+			answer, err := caller.Call(t.Context(), "", nil)
+			if fits := size <= call.ResponseLimit; fits != (err == nil) || fits && !bytes.Equal(answer, body) {
+				t.Errorf("announced %v: %d of %d bytes, %v", announced, len(answer), size, err)
+			}
+		}
+	}
+}
+
+// A server may close a kept-alive connection just when the next call goes out by
+// it. That is nobody's fault, and nobody hears of it.
+func TestConnectionThatWasClosedMeanwhile(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var calls atomic.Int32
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				for first := true; ; first = false {
+					request, err := http.ReadRequest(in)
+					if err != nil {
+						return
+					}
+					if _, sent := request.Header["Idempotency-Key"]; sent {
+						t.Error("the header is sent")
+					}
+					body, err := io.ReadAll(request.Body)
+					if err != nil || !first {
+						return // without an answer
+					}
+					calls.Add(1)
+					_, _ = fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+				}
+			}()
+		}
+	}()
+	pool := call.NewPool(prometheus.NewRegistry(), nil, clock.RealClock{})
+	caller := newCaller(t, pool, "http://"+listener.Addr().String(), time.Minute)
+	for i := range 3 {
+		body := fmt.Sprint("call ", i)
+		if answer, err := caller.Call(t.Context(), "", []byte(body)); err != nil || string(answer) != body {
+			t.Errorf("%s: %q, %v", body, answer, err)
+		}
+	}
+	if got := calls.Load(); got != 3 {
+		t.Errorf("%d calls were answered", got)
 	}
 }

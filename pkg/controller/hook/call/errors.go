@@ -90,24 +90,28 @@ func (e *BusyError) Error() string {
 // RetryAfter is After.
 func (e *BusyError) RetryAfter() time.Duration { return e.After }
 
-// maxRetryAfter keeps a wrong date in a header from putting a parent to sleep
-// for ever.
+// maxRetryAfter is the longest time that a hook can ask for. More can hardly be
+// meant: a wrong date or unit must not put a parent to sleep for ever.
 const maxRetryAfter = 24 * time.Hour
 
 // retryAfter reads the header of that name: a number of seconds, or a date as in
-// RFC 1123. Anything else, and what is not in the future, is zero.
+// RFC 1123. Anything else, what is not in the future, and what is more than
+// maxRetryAfter away, is zero.
 func retryAfter(header string, now time.Time) time.Duration {
 	header = strings.TrimSpace(header)
 	var after time.Duration
 	if seconds, err := strconv.ParseInt(header, 10, 64); err == nil {
-		if seconds > int64(maxRetryAfter/time.Second) {
-			return maxRetryAfter
+		if seconds > int64(maxRetryAfter/time.Second) || seconds < 0 {
+			return 0
 		}
 		after = time.Duration(seconds) * time.Second
 	} else if date, err := http.ParseTime(header); err == nil {
 		after = date.Sub(now)
 	}
-	return min(max(after, 0), maxRetryAfter)
+	if after < 0 || after > maxRetryAfter {
+		return 0
+	}
+	return after
 }
 
 // How many bytes an error shows of a body, and of the text of a network error,

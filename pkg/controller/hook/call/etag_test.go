@@ -115,6 +115,18 @@ func TestETag(t *testing.T) {
 		asked, got, err = hook.answer(t, caller, "a", 200, `"four"`, "again")
 		check("past its time", asked, got, err, "", "again", 0)
 	}
+	// What is remembered of a subject goes with it, and of no other.
+	about, caller := newCaller(on)
+	for _, one := range []string{"a", "a/one", "a/two", "ab", "b/a"} {
+		_, _, _ = about.answer(t, caller, one, 200, `"etag"`, one)
+		caller.Accept(one)
+	}
+	caller.Forget("a")
+	caller.Forget("unknown")
+	for one, want := range map[string]string{"a": "", "a/one": "", "a/two": "", "ab": `"etag"`, "b/a": `"etag"`} {
+		asked, got, err := about.answer(t, caller, one, 200, "", one)
+		check("after its subject was forgotten: "+one, asked, got, err, want, one, 0)
+	}
 	for reason, config := range map[string]*v1alpha1.WebhookEtagConfig{"absent": nil, "nothing said": {}, "off": {Enabled: ptr(false)}} {
 		hook, caller := newCaller(config)
 		_, _, _ = hook.answer(t, caller, "a", 200, `"one"`, "body")

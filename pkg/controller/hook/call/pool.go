@@ -78,6 +78,13 @@ const (
 	handshakeTimeout  = 10 * time.Second
 	responseHeaderMax = 64 << 10
 	readBuffer        = 16 << 10
+	// writeBuffer takes most requests whole: each time that it is full is a system call.
+	writeBuffer = 16 << 10
+	// An HTTP/2 connection is shared by all calls of the host. One that is silent
+	// for pingAfter is asked for a sign of life, and given up without one: a server
+	// that moved may have left nobody who could reset it.
+	pingAfter   = 10 * time.Second
+	pingTimeout = 5 * time.Second
 )
 
 // Caller returns a Caller for a hook. It must be closed. The error says what is
@@ -110,6 +117,7 @@ func (p *Pool) Caller(identity Identity, webhook *v1alpha1.Webhook, endpoints []
 		metrics:    metrics,
 		metricsKey: key,
 		answers:    newAnswers(webhook.Etag, p.clock),
+		large:      make(chan struct{}, largeAnswers),
 	}
 	if password, has := parsed.User.Password(); has {
 		caller.secrets = append(caller.secrets, password)
@@ -188,6 +196,8 @@ func newTransport(with *credentials) *http.Transport {
 	transport.TLSHandshakeTimeout = handshakeTimeout
 	transport.MaxResponseHeaderBytes = responseHeaderMax
 	transport.ReadBufferSize = readBuffer
+	transport.WriteBufferSize = writeBuffer
+	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
 	transport.TLSClientConfig = &tls.Config{
 		MinVersion:   tls.VersionTLS12,
 		RootCAs:      with.roots,

@@ -26,6 +26,30 @@ import (
 // server takes more; no object of anybody's needs it.
 const MaxDepth = 500
 
+// MaxValue is how many bytes of JSON one child, one rule, the status, the labels
+// and the annotations of an answer may have each. It is what an API server accepts
+// as the body of a request, so nothing larger could be written. Decoded, a value
+// takes many times the memory of its text.
+const MaxValue = 3 << 20
+
+// MaxChildren is how many children an answer may have. Each takes some kilobytes of
+// memory until it is written.
+const MaxChildren = 100_000
+
+// MaxRules is how many rules an answer of a customize hook may have, and MaxNames
+// how many names they may have together. They are kept for each parent, and each
+// rule is a search.
+const (
+	MaxRules = 1000
+	MaxNames = 10000
+)
+
+// maxNotes is how many unknown or duplicate fields of one answer are told.
+const maxNotes = 20
+
+// maxPath is how much of a path is shown: a field may have a name of megabytes.
+const maxPath = 200
+
 // MaxResync is the longest time that resyncAfterSeconds can ask for; more means
 // this much.
 const MaxResync = 365 * 24 * time.Hour
@@ -101,7 +125,8 @@ func (c Codec) DecodeResponse(r *hook.Request, data []byte) (*hook.Response, []N
 func (c Codec) DecodeCustomize(data []byte) (*hook.CustomizeResponse, []Note, error) {
 	out := &hook.CustomizeResponse{}
 	var found bool
-	var inner []Note
+	var inner notes
+	names := 0
 	notes, err := c.decode(data, func(name string, raw jsontext.Value) (bool, error) {
 		if name != FieldRelated {
 			return false, nil
@@ -112,7 +137,13 @@ func (c Codec) DecodeCustomize(data []byte) (*hook.CustomizeResponse, []Note, er
 			if err != nil {
 				return err
 			}
-			inner = append(inner, unknown...)
+			names += len(rule.Names)
+			if len(out.Rules) == MaxRules || names > MaxNames {
+				return &object.FieldError{Path: name, Problem: fmt.Sprintf("has more than %d rules, or more than %d names in them", MaxRules, MaxNames)}
+			}
+			for _, note := range unknown {
+				inner.add(note)
+			}
 			out.Rules = append(out.Rules, rule)
 			return nil
 		})
@@ -123,10 +154,112 @@ func (c Codec) DecodeCustomize(data []byte) (*hook.CustomizeResponse, []Note, er
 	if !found {
 		return nil, notes, missing(FieldRelated)
 	}
-	if c.Strict && len(inner) > 0 {
-		return nil, nil, refused(inner)
+	if c.Strict && len(inner.list) > 0 {
+		return nil, nil, inner.refused()
 	}
-	return out, append(notes, inner...), nil
+	return out, append(notes, inner.told()...), nil
+}
+
+// checkValue refuses a value that no API server could keep: one that is too large,
+// or that has a number beyond float64 in it. Of such a number some would make a text.
+func checkValue(path string, raw jsontext.Value) error {
+	if len(raw) > MaxValue {
+		return &object.FieldError{Path: cut(path), Problem: fmt.Sprintf("has more than %d MiB, which no API server accepts", MaxValue>>20)}
+	}
+	if !mayOverflow(raw) {
+		return nil
+	}
+	in := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
+	for {
+		token, err := in.ReadToken()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if token.Kind() != '0' {
+			continue
+		}
+		if text := token.String(); beyondFloats(text) {
+			at := &object.FieldError{Path: pathOf(in.StackPointer()), Problem: "is " + cut(text) + ", and the API server keeps no number that is larger than a float64"}
+			return at.Under(path)
+		}
+	}
+}
+
+func beyondFloats(number string) bool {
+	_, err := strconv.ParseFloat(number, 64)
+	return err != nil
+}
+
+// mayOverflow says whether a value has something in it that looks like a number
+// beyond float64: one with an exponent of three digits, or with hundreds of digits.
+func mayOverflow(raw []byte) bool {
+	const most = 300 // digits of a whole number that surely fits
+	quoted, digits, exponent := false, 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted, digits, exponent = !quoted, 0, false
+		case quoted:
+		case c >= '0' && c <= '9':
+			if digits++; digits > most || exponent && digits > 2 {
+				return true
+			}
+		case c == 'e' || c == 'E':
+			digits, exponent = 0, true
+		case c == '+' || c == '-':
+		default:
+			digits, exponent = 0, false
+		}
+	}
+	return false
+}
+
+// cut is the beginning of a path.
+func cut(path string) string {
+	if len(path) <= maxPath {
+		return path
+	}
+	return strings.ToValidUTF8(path[:maxPath], "") + "…"
+}
+
+// notes are the unknown and duplicate fields of one answer.
+type notes struct {
+	list []Note
+	// more is how many there are beside those.
+	more int
+}
+
+func (n *notes) full() bool { return len(n.list) >= maxNotes }
+
+func (n *notes) add(note Note) {
+	if n.full() {
+		n.more++
+		return
+	}
+	note.Path = cut(note.Path)
+	n.list = append(n.list, note)
+}
+
+// told are the notes, and one about those that there are beside them.
+func (n *notes) told() []Note {
+	if n.more == 0 {
+		return n.list
+	}
+	return append(n.list, Note{Problem: fmt.Sprintf("and %d more fields are unknown or there twice", n.more)})
+}
+
+// refused is the error of a strict codec.
+func (n *notes) refused() error {
+	first := &object.FieldError{Path: n.list[0].Path, Problem: n.list[0].Problem}
+	if more := len(n.list) - 1 + n.more; more > 0 {
+		first.Problem += fmt.Sprintf(" (and %d more fields are unknown or there twice)", more)
+	}
+	return first
 }
 
 func missing(field string) error {
@@ -152,12 +285,19 @@ func (c Codec) decode(data []byte, field func(name string, raw jsontext.Value) (
 	case tooDeep(data, MaxDepth):
 		return nil, fmt.Errorf("the answer is nested deeper than %d levels", MaxDepth)
 	}
-	var notes []Note
+	var twice notes
 	err := walk(data, nil)
 	if errors.Is(err, jsontext.ErrDuplicateName) {
-		if notes, err = duplicates(data); err == nil {
+		if twice, err = duplicates(data); err == nil {
 			if c.Strict {
-				return nil, refused(notes)
+				return nil, twice.refused()
+			}
+			if len(data) > MaxValue {
+				// To sort them out, all of it has to be decoded at once.
+				return nil, &object.FieldError{
+					Path:    twice.list[0].Path,
+					Problem: fmt.Sprintf("%s, which is only put up with in answers of up to %d MiB", twice.list[0].Problem, MaxValue>>20),
+				}
 			}
 			// What follows keeps raw JSON; it must not mean one thing to us and
 			// another to the API server.
@@ -167,27 +307,28 @@ func (c Codec) decode(data []byte, field func(name string, raw jsontext.Value) (
 	if err != nil {
 		return nil, problemOf(data, err)
 	}
-	var unknown []Note
+	var unknown notes
 	err = walk(data, func(name string, raw jsontext.Value) error {
 		ok, err := field(name, raw)
 		if !ok && err == nil {
-			unknown = append(unknown, Note{Path: name, Problem: "is unknown"})
+			unknown.add(Note{Path: name, Problem: "is unknown"})
 		}
 		return err
 	})
 	if err != nil {
 		return nil, problemOf(data, err)
 	}
-	notes = append(notes, unknown...)
-	if c.Strict && len(unknown) > 0 {
-		return nil, refused(unknown)
+	told := append(twice.told(), unknown.told()...)
+	if c.Strict && len(unknown.list) > 0 {
+		return nil, unknown.refused()
 	}
-	return notes, nil
+	return told, nil
 }
 
 // walk goes over the fields of a document that must be one object.
 func walk(data []byte, field func(name string, raw jsontext.Value) error) error {
-	in := jsontext.NewDecoder(bytes.NewBuffer(data))
+	// Once all of it was checked, duplicates need not be looked for again.
+	in := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(field != nil))
 	switch kind := in.PeekKind(); kind {
 	case '{':
 	case jsontext.KindInvalid:
@@ -231,17 +372,17 @@ func walk(data []byte, field func(name string, raw jsontext.Value) error) error 
 
 // duplicates are all fields that occur more than once in an object of the
 // document.
-func duplicates(data []byte) ([]Note, error) {
+func duplicates(data []byte) (notes, error) {
 	in := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
-	var notes []Note
+	var found notes
 	var seen []map[string]bool // one for each open object or list
 	for {
 		token, err := in.ReadToken()
 		if errors.Is(err, io.EOF) {
-			return notes, nil
+			return found, nil
 		}
 		if err != nil {
-			return nil, err
+			return found, err
 		}
 		switch token.Kind() {
 		case '{', '[':
@@ -252,8 +393,13 @@ func duplicates(data []byte) ([]Note, error) {
 			// After a name, the object has an odd number of names and values.
 			if kind, n := in.StackIndex(in.StackDepth()); kind == '{' && n%2 == 1 {
 				names, name := seen[len(seen)-1], token.String()
-				if names[name] {
-					notes = append(notes, Note{Path: pathOf(in.StackPointer()), Problem: "is there twice"})
+				switch {
+				case !names[name]:
+				case found.full():
+					// The path alone may be long.
+					found.more++
+				default:
+					found.add(Note{Path: pathOf(in.StackPointer()), Problem: "is there twice"})
 				}
 				names[name] = true
 			}
@@ -268,15 +414,6 @@ func lastWins(data []byte) ([]byte, error) {
 		return nil, err
 	}
 	return object.Encode(value)
-}
-
-// refused is the error of a strict codec.
-func refused(notes []Note) error {
-	first := &object.FieldError{Path: notes[0].Path, Problem: notes[0].Problem}
-	if n := len(notes) - 1; n > 0 {
-		first.Problem += fmt.Sprintf(" (and %d more fields are unknown or there twice)", n)
-	}
-	return first
 }
 
 // problemOf makes a FieldError with a path as users write it of an error of the
@@ -323,8 +460,11 @@ func pathOf(pointer jsontext.Pointer) string {
 			}
 			b.WriteString(token)
 		}
+		if b.Len() > maxPath {
+			break
+		}
 	}
-	return b.String()
+	return cut(b.String())
 }
 
 // kindName is what a user calls a JSON value.
@@ -398,6 +538,12 @@ func decodeChildren(name string, raw jsontext.Value) (hook.Presence, []hook.Chil
 	}
 	var children []hook.Child
 	err := elements(name, raw, func(path string, raw jsontext.Value) error {
+		if len(children) == MaxChildren {
+			return &object.FieldError{Path: name, Problem: fmt.Sprintf("has more than %d elements; divide them among several parents", MaxChildren)}
+		}
+		if err := checkValue(path, raw); err != nil {
+			return err
+		}
 		o, err := object.FromJSON(raw)
 		var field *object.FieldError
 		if errors.As(err, &field) {
@@ -413,6 +559,9 @@ func decodeChildren(name string, raw jsontext.Value) (hook.Presence, []hook.Chil
 }
 
 func decodeStatus(raw jsontext.Value) (hook.Status, error) {
+	if err := checkValue(fieldStatus, raw); err != nil {
+		return hook.Status{}, err
+	}
 	switch raw.Kind() {
 	case 'n':
 		return hook.Status{Presence: hook.Null}, nil
@@ -462,6 +611,9 @@ func decodeChanges(name string, raw jsontext.Value) (map[string]*string, error) 
 	if raw.Kind() != '{' {
 		return nil, &object.FieldError{Path: name, Problem: "must be an object, not " + kindName(raw.Kind())}
 	}
+	if err := checkValue(name, raw); err != nil {
+		return nil, err
+	}
 	value, err := object.Decode(raw)
 	if err != nil {
 		return nil, err
@@ -475,7 +627,7 @@ func decodeChanges(name string, raw jsontext.Value) (map[string]*string, error) 
 		case string:
 			out[key] = &value
 		default:
-			return nil, &object.FieldError{Path: name + "[" + key + "]", Problem: "must be a string or null"}
+			return nil, &object.FieldError{Path: name + "[" + cut(key) + "]", Problem: "must be a string or null"}
 		}
 	}
 	return out, nil
@@ -483,6 +635,9 @@ func decodeChanges(name string, raw jsontext.Value) (map[string]*string, error) 
 
 func decodeRule(path string, raw jsontext.Value) (v1alpha1.RelatedResourceRule, []Note, error) {
 	var rule v1alpha1.RelatedResourceRule
+	if err := checkValue(path, raw); err != nil {
+		return rule, nil, err
+	}
 	unknown, err := kjson.UnmarshalStrict(raw, &rule)
 	if err != nil {
 		return rule, nil, ruleProblem(path, err)

@@ -111,10 +111,10 @@ func appendQuoted(to []byte, text string) []byte {
 
 // size is about how long the request gets.
 func (c Codec) size(r *hook.Request) int {
-	n := 256 + len(r.Controller.Body()) + len(r.Parent.Body())
+	n := 256 + len(r.Controller.Bytes()) + len(r.Parent.Bytes())
 	for _, set := range []*object.Set{r.Children, r.Related} {
 		for o := range set.All() {
-			n += len(o.Body()) + len(o.Namespace()) + len(o.Name()) + 8
+			n += len(o.Bytes()) + len(o.Namespace()) + len(o.Name()) + 8
 		}
 	}
 	return n

@@ -401,6 +401,106 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// What a hook can make us remember and say does not grow with its answer.
+func TestHostileAnswersAreBounded(t *testing.T) {
+	r := request(hook.Composite, hook.Sync, "ns")
+	large := strings.Repeat("x", wire.MaxValue)
+	pod := func(more string) string {
+		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}` + more + `}`
+	}
+	for _, c := range []struct{ in, path, says string }{
+		{`{"children":[` + pod("") + `,` + pod(`,"a":"`+large+`"`) + `]}`, "children[1]", "3 MiB"},
+		{`{"children":[],"status":{"a":"` + large + `"}}`, "status", "3 MiB"},
+		{`{"children":[],"x":"` + large + `","y":{"a":1,"a":2}}`, "y.a", "there twice"},
+	} {
+		_, _, err := v1.DecodeResponse(r, []byte(c.in))
+		var field *object.FieldError
+		if !errors.As(err, &field) || field.Path != c.path || !strings.Contains(field.Problem, c.says) {
+			t.Errorf("%.60s: %.200v", c.in, err)
+		}
+	}
+	decorator := request(hook.Decorator, hook.Sync, "ns")
+	if _, _, err := v1.DecodeResponse(decorator, []byte(`{"attachments":[],"annotations":{"a":"`+large+`"}}`)); err == nil || !strings.Contains(err.Error(), "3 MiB") {
+		t.Errorf("large annotations: %.200v", err)
+	}
+	// A field that nobody knows may be large: some hooks give back what they got.
+	if _, notes, err := v1.DecodeResponse(r, []byte(`{"children":[],"echo":"`+large+`"}`)); err != nil || len(notes) != 1 {
+		t.Errorf("a large echo: %v, %.200v", notes, err)
+	}
+
+	var twice, unknown strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&twice, `"%.1000d":1,"%.1000d":1,`, i%100, i%100)
+		fmt.Fprintf(&unknown, `"%.1000d":1,`, i)
+	}
+	for reason, in := range map[string]string{
+		"duplicate": `{` + twice.String()[:1000*2010] + `"children":[]}`,
+		"unknown":   `{` + unknown.String() + `"children":[]}`,
+	} {
+		_, notes, err := v1.DecodeResponse(r, []byte(in))
+		size := 0
+		for _, note := range notes {
+			size += len(note.Path) + len(note.Problem)
+		}
+		if err != nil || len(notes) == 0 || len(notes) > 50 || size > 20_000 {
+			t.Errorf("%s fields: %d notes of %d bytes, %.200v", reason, len(notes), size, err)
+		}
+		if _, _, err := strict.DecodeResponse(r, []byte(in)); err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "more fields") {
+			t.Errorf("strict, %s fields: %.600v", reason, err)
+		}
+	}
+
+	pods := func(n int) []byte {
+		return []byte(`{"children":[` + strings.TrimSuffix(strings.Repeat(pod("")+",", n), ",") + `]}`)
+	}
+	if got, _, err := v1.DecodeResponse(r, pods(wire.MaxChildren)); err != nil || len(got.Children) != wire.MaxChildren {
+		t.Error(err)
+	}
+	if _, _, err := v1.DecodeResponse(r, pods(wire.MaxChildren+1)); err == nil || !strings.Contains(err.Error(), "children has more than 100000") {
+		t.Error(err)
+	}
+
+	rules := func(n, names int) []byte {
+		list := strings.TrimSuffix(strings.Repeat(`"a",`, names), ",")
+		rule := `{"apiVersion":"v1","resource":"pods","names":[` + list + `]},`
+		return []byte(`{"relatedResources":[` + strings.TrimSuffix(strings.Repeat(rule, n), ",") + `]}`)
+	}
+	for _, c := range []struct {
+		n, names int
+		fails    bool
+	}{
+		{wire.MaxRules, 1, false}, {wire.MaxRules + 1, 1, true},
+		{1, wire.MaxNames, false}, {1, wire.MaxNames + 1, true}, {wire.MaxRules, 11, true},
+	} {
+		if _, _, err := v1.DecodeCustomize(rules(c.n, c.names)); (err != nil) != c.fails {
+			t.Errorf("%d rules of %d names: %v", c.n, c.names, err)
+		}
+	}
+}
+
+func TestNumbersBeyondFloats(t *testing.T) {
+	r := request(hook.Composite, hook.Sync, "ns")
+	for number, fits := range map[string]bool{
+		"1e300": true, "-1e300": true, "1.7976931348623157e308": true, "1e-400": true, "18446744073709551615": true,
+		strings.Repeat("9", 308): true, "0." + strings.Repeat("3", 100_000): true, `"1e400"`: true, "1e0300": true, "true": true,
+		"1e400": false, "-1E+400": false, "1.8e308": false, strings.Repeat("9", 310): false, "1e99999999999999999999": false,
+	} {
+		for path, in := range map[string]string{
+			"status.a[1].n":           `{"children":[],"status":{"a":[0,{"n":` + number + `}]}}`,
+			"children[1].spec.a[0].n": `{"children":[` + `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}},{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"a":[{"n":` + number + `}]}}]}`,
+		} {
+			_, _, err := v1.DecodeResponse(r, []byte(in))
+			var field *object.FieldError
+			switch {
+			case fits && err != nil, !fits && err == nil:
+				t.Errorf("%.100s: %v", in, err)
+			case !fits && (!errors.As(err, &field) || field.Path != path || len(err.Error()) > 500):
+				t.Errorf("%.100s: %.1000v", in, err)
+			}
+		}
+	}
+}
+
 func TestCustomize(t *testing.T) {
 	got, notes, err := strict.DecodeCustomize([]byte(`{"relatedResources":[{"apiVersion":"v1","resource":"pods","namespace":"n","names":["a"]},` +
 		`{"apiVersion":"v1","resource":"nodes","labelSelector":{"matchLabels":{"a":"b"}}}]}`))
