@@ -536,6 +536,11 @@ func TestInvariants(t *testing.T) {
 		if a.Operation == attempt.Update || a.Operation == attempt.Delete {
 			a.Old = shapes.Draw(t, "old")
 		}
+		if a.Workload == attempt.WorkloadAutoscaler {
+			// It runs nothing itself.
+			a.New.Containers, a.Old.Containers = nil, nil
+			a.New.Target = &attempt.Target{Group: "apps", Kind: "StatefulSet", Name: short.Draw(t, "target")}
+		}
 		if a.Operation == attempt.Delete && a.Workload == attempt.WorkloadPod {
 			a.Removal = attempt.Removal{
 				Forced: rapid.Bool().Draw(t, "forced"), Ended: rapid.Bool().Draw(t, "ended"), Node: rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node"),
