@@ -57,6 +57,7 @@ var table = []row{
 	{"pkg/guard/identify", rules},
 	{"pkg/guard/attempt", rules},
 	{"pkg/guard/decide", rules},
+	{"pkg/guard/shard", rules},
 
 	{"pkg/controller/apply", work},
 	{"pkg/controller/syncer", work},

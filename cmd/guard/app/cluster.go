@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,6 +71,38 @@ func readPolicyOnce(ctx context.Context, slot *claim.Slot, server string) error 
 		return fmt.Errorf("%w; apply config/guard, which has the guard's role", err)
 	default:
 		return fmt.Errorf("cannot read the policy from %s: %w", server, err)
+	}
+}
+
+// nodes reads nodes live.
+type nodes struct{ client client.Reader }
+
+// NodeState implements webhook.Nodes.
+func (n nodes) NodeState(ctx context.Context, name string) (attempt.NodeState, error) {
+	node := &corev1.Node{}
+	switch err := n.client.Get(ctx, client.ObjectKey{Name: name}, node); {
+	case apierrors.IsNotFound(err):
+		return attempt.NodeGone, nil
+	case err != nil:
+		return attempt.NodeUnknown, fmt.Errorf("cannot get Node %q: %w", name, err)
+	}
+	return nodeStateOf(node), nil
+}
+
+// nodeStateOf reads the taint by which somebody vouches that a node is shut
+// down: https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown
+func nodeStateOf(node *corev1.Node) attempt.NodeState {
+	tainted := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService })
+	ready := slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
+	})
+	switch {
+	case tainted && ready:
+		return attempt.NodeOutOfServiceReady
+	case tainted:
+		return attempt.NodeOutOfService
+	default:
+		return attempt.NodePresent
 	}
 }
 

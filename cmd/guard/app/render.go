@@ -6,13 +6,15 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/pin"
 )
 
 func renderCommand(stdout io.Writer) *cobra.Command {
 	options := pin.Options{}
-	caFile := ""
+	caFile, policyFile := "", ""
 	command := &cobra.Command{
 		Use:   "render",
 		Short: "Print the admission objects as YAML",
@@ -24,6 +26,16 @@ func renderCommand(stdout io.Writer) *cobra.Command {
 					return fmt.Errorf("cannot read CA bundle %q: %w; give another with --ca-file", caFile, err)
 				}
 				options.CABundle = bundle
+			}
+			if policyFile != "" {
+				policy, err := readPolicyFile(policyFile)
+				if err != nil {
+					return usageError{err}
+				}
+				options.Match = policy.Spec.Match
+				if options.SingletonPolicy == "" {
+					options.SingletonPolicy = policy.Name
+				}
 			}
 			if options.TimeoutSeconds < 1 || options.TimeoutSeconds > 30 {
 				return usageError{fmt.Errorf("--timeout-seconds %d is out of bounds, choose 1 to 30", options.TimeoutSeconds)}
@@ -38,10 +50,28 @@ func renderCommand(stdout io.Writer) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&options.SingletonPolicy, "policy", "", "Name of the SingletonPolicy that the objects read. Left out: the default one.")
+	flags.StringVar(&policyFile, "policy-file", "", "File with that SingletonPolicy, whose spec.match the webhooks' conditions are to fit: render again when it changes. Left out: the match that the CRD fills in.")
 	flags.StringVar(&options.Namespace, "namespace", pin.DefaultNamespace, "Namespace of the guard's Service.")
 	flags.StringVar(&options.Service, "service", pin.DefaultService, "Name of the guard's Service.")
 	flags.StringVar(&options.URL, "url", "", "URL of the guard, path included, in place of the Service.")
 	flags.StringVar(&caFile, "ca-file", "", "File with the PEM bundle that the guard's certificate is checked with. Left out: cert-manager's CA injector fills it in.")
 	flags.Int32Var(&options.TimeoutSeconds, "timeout-seconds", pin.DefaultTimeoutSeconds, "How long the API server waits for the guard.")
 	return command
+}
+
+// readPolicyFile reads a SingletonPolicy. A field that its CRD does not know is
+// an error: a misspelt one would be left out in silence.
+func readPolicyFile(path string) (*guardv1alpha1.SingletonPolicy, error) {
+	content, err := os.ReadFile(path) //nolint:gosec // The path is the operator's.
+	if err != nil {
+		return nil, fmt.Errorf("cannot read policy %q: %w; give another with --policy-file", path, err)
+	}
+	policy := &guardv1alpha1.SingletonPolicy{}
+	if err := yaml.UnmarshalStrict(content, policy); err != nil {
+		return nil, fmt.Errorf("cannot decode policy %q: %w; it must be one SingletonPolicy", path, err)
+	}
+	if policy.APIVersion != guardv1alpha1.GroupVersion.String() || policy.Kind != guardv1alpha1.SingletonPolicyKind {
+		return nil, fmt.Errorf("cannot take %q of %q from %q, want one %s of %s", policy.Kind, policy.APIVersion, path, guardv1alpha1.SingletonPolicyKind, guardv1alpha1.GroupVersion)
+	}
+	return policy, nil
 }

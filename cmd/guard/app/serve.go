@@ -21,7 +21,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -29,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -196,6 +194,7 @@ func addWebhook(ctx context.Context, manager ctrl.Manager, options *serveOptions
 		Policy:  options.policy,
 		Slot:    slot,
 		Targets: targets{client: dynamicClient},
+		Nodes:   nodes{client: slot.Client},
 		Record:  func(outcome webhook.Outcome) { log.Record(audit.Entry(outcome)) },
 		Clock:   clock.RealClock{},
 		MaxAge:  options.policyMaxAge,
@@ -223,6 +222,7 @@ func addReconciler(manager ctrl.Manager, options *serveOptions, live client.Clie
 		Clock:  clock.RealClock{},
 		Limits: claim.Limits{Reservation: options.requestTimeout + reservationMargin, Release: options.releaseDelay},
 		Gap:    admissionGap(live),
+		Policy: options.policy,
 	}
 	cached := manager.GetClient()
 	key := client.ObjectKey{Name: options.policy}
@@ -235,10 +235,9 @@ func addReconciler(manager ctrl.Manager, options *serveOptions, live client.Clie
 		}
 		return []reconcile.Request{{NamespacedName: key}}
 	})
-	ours := predicate.NewPredicateFuncs(func(object client.Object) bool { return object.GetName() == options.policy })
 	err := ctrl.NewControllerManagedBy(manager).
 		Named(controllerName).
-		For(&guardv1alpha1.SingletonPolicy{}, builder.WithPredicates(ours)).
+		For(&guardv1alpha1.SingletonPolicy{}).
 		Watches(&appsv1.StatefulSet{}, concerned).
 		WatchesMetadata(&corev1.Pod{}, concerned).
 		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(

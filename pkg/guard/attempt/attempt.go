@@ -57,8 +57,10 @@ type Attempt struct {
 	New, Old Shape
 	// PodSpecChanged says, for an update, whether the Pod template differs.
 	PodSpecChanged bool
-	User           User
-	DryRun         bool
+	// Removal is what a delete of a Pod says; the zero value for anything else.
+	Removal Removal
+	User    User
+	DryRun  bool
 }
 
 // Shape is what one version of an object runs.
@@ -71,6 +73,20 @@ type Shape struct {
 	Suspects []identify.Container
 	// Replicas is how many Pods are wanted at a time.
 	Replicas Replicas
+	// OrdinalsStart is a StatefulSet's spec.ordinals.start.
+	OrdinalsStart int64
+	// NoGrace is set where the Pod's terminationGracePeriodSeconds is 0.
+	NoGrace bool
+	// Flags are what the instance is started with.
+	Flags Flags
+	// Target is what an autoscaler scales, nil for anything else. Replicas are
+	// then the most that it may ask for.
+	Target *Target
+}
+
+// Target is what an autoscaler scales, in its own namespace.
+type Target struct {
+	Group, Kind, Name string
 }
 
 // Instance says whether the shape runs an instance.
@@ -160,6 +176,11 @@ func From(request *admissionv1.AdmissionRequest, signature *identify.Signature, 
 	}
 	a.New, a.Old = newObject.shape, oldObject.shape
 	a.PodSpecChanged = podSpecChanged(newObject, oldObject)
+	if a.Operation == Delete && a.Workload == WorkloadPod && a.Subresource == "" {
+		if a.Removal, err = removalOf(request.Options.Raw, oldObject); err != nil {
+			return Attempt{}, err
+		}
+	}
 	a.identity(newObject.meta, oldObject.meta)
 	return a, nil
 }
@@ -191,6 +212,7 @@ func (a Attempt) WithTarget(object []byte, signature *identify.Signature, custom
 		return a, err
 	}
 	a.New.Containers, a.Old.Containers = target.shape.Containers, target.shape.Containers
+	a.New.Flags, a.Old.Flags = target.shape.Flags, target.shape.Flags
 	a.ObjectUID = types.UID(firstOf(string(target.meta.UID), string(a.ObjectUID)))
 	if owner := metav1.GetControllerOfNoCopy(&target.meta); owner != nil {
 		a.Owner = &Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID}

@@ -31,6 +31,9 @@ const (
 	WorkloadPod
 	// WorkloadCustom is a custom kind that the policy's match.workloads lists.
 	WorkloadCustom
+	// WorkloadAutoscaler is a HorizontalPodAutoscaler: it runs nothing itself,
+	// and asks for replicas of what it scales.
+	WorkloadAutoscaler
 )
 
 var workloadNames = map[Workload]string{
@@ -44,6 +47,7 @@ var workloadNames = map[Workload]string{
 	WorkloadReplicationController: "ReplicationController",
 	WorkloadPod:                   "Pod",
 	WorkloadCustom:                "custom workload",
+	WorkloadAutoscaler:            "HorizontalPodAutoscaler",
 }
 
 // String is the kind as Kubernetes names it, for messages.
@@ -73,6 +77,8 @@ var builtin = map[schema.GroupResource]Layout{
 	},
 	{Resource: "replicationcontrollers"}: {Workload: WorkloadReplicationController, podSpecPath: "spec.template.spec", replicasPath: "spec.replicas"},
 	{Resource: "pods"}:                   {Workload: WorkloadPod, podSpecPath: "spec"},
+
+	{Group: "autoscaling", Resource: "horizontalpodautoscalers"}: {Workload: WorkloadAutoscaler},
 }
 
 // LayoutOf finds where a resource keeps its Pod template: a built-in kind, or

@@ -14,6 +14,7 @@ type counters struct {
 	decisions *prometheus.CounterVec
 	duration  prometheus.Histogram
 	dropped   prometheus.Counter
+	excepted  prometheus.Counter
 }
 
 // ruleNone is the label of a decision that no rule led to.
@@ -38,7 +39,12 @@ func newCounters(registry prometheus.Registerer) (*counters, error) {
 			Help:      "Audit lines that were lost because the sink was too slow or failed.",
 		}),
 	}
-	for _, collector := range []prometheus.Collector{c.decisions, c.duration, c.dropped} {
+	c.excepted = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: metrics.GuardPrefix,
+		Name:      "excepted_requests_total",
+		Help:      "Requests that an exception of the policy let through (break-glass).",
+	})
+	for _, collector := range []prometheus.Collector{c.decisions, c.duration, c.dropped, c.excepted} {
 		if err := registry.Register(collector); err != nil {
 			return nil, err
 		}
@@ -59,4 +65,7 @@ func (c *counters) count(e Entry, record Record) {
 	}
 	c.decisions.WithLabelValues(rule, record.Decision, record.Operation, kind, strconv.FormatBool(record.DryRun)).Inc()
 	c.duration.Observe(record.LatencySeconds)
+	if record.Exception != nil {
+		c.excepted.Inc()
+	}
 }

@@ -56,7 +56,9 @@ type Record struct {
 	Images      []string `json:"images"`
 	User        User     `json:"user"`
 	Holder      *Holder  `json:"holder,omitempty"`
-	Message     string   `json:"message,omitempty"`
+	// Exception is what let the request through, though a rule may be broken.
+	Exception *Exception `json:"exception,omitempty"`
+	Message   string     `json:"message,omitempty"`
 	// LatencySeconds is from the request's arrival to the decision.
 	LatencySeconds float64 `json:"latencySeconds"`
 	// Replica is the guard that decided.
@@ -101,6 +103,15 @@ type Holder struct {
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 	Epoch     int64  `json:"epoch"`
+}
+
+// Exception is what let a request through in spite of the rules (break-glass).
+type Exception struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Reason and Expires are those of the policy's spec.
+	Reason  string    `json:"reason"`
+	Expires time.Time `json:"expires"`
 }
 
 // Keys of a user's extras, as the API server's authenticators set them:
@@ -163,6 +174,14 @@ func RecordOf(e Entry, replica string) Record {
 			Kind:       clip(a.Owner.Kind, maxText),
 			Name:       clip(a.Owner.Name, maxText),
 			UID:        types.UID(clip(string(a.Owner.UID), maxText)),
+		}
+	}
+	if d.Exception != nil {
+		record.Exception = &Exception{
+			Namespace: d.Exception.Namespace,
+			Name:      d.Exception.Name,
+			Reason:    clip(d.Exception.Reason, maxMessage),
+			Expires:   d.Exception.Expires.UTC(),
 		}
 	}
 	if d.Holder.Held() {

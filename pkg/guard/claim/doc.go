@@ -4,6 +4,9 @@
 //	                                       ├─ the leader's Reconciler ─> Bound ─> Releasing ─> free
 //	StatefulSet found beside no holder ────┘
 //
+// In mode Sharded each shard is a slot of its own and goes the same way; in mode
+// LeaderElected the Reconciler says when more than one Pod may run.
+//
 // Every change is a compare-and-swap: an update of the status under the
 // resourceVersion of the very read that the change was decided on. Every read
 // is live, never from a cache. So of any number of claims on any number of

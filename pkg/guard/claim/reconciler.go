@@ -48,6 +48,8 @@ type Reconciler struct {
 	// judge workloads themselves unless the condition Enforcing says that the
 	// guard is asked.
 	Gap func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error)
+	// Policy is the name of the policy that is judged by; empty for any.
+	Policy string
 
 	// mutex guards the maps below. Their keys are uids of policies.
 	mutex sync.Mutex
@@ -74,6 +76,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("cannot get SingletonPolicy %q: %w", request.Name, err)
+	}
+	if r.Policy != "" && policy.Name != r.Policy {
+		return reconcile.Result{}, r.disown(ctx, policy)
 	}
 	before := policy.Status.DeepCopy()
 	after, err := r.pass(ctx, policy)
@@ -108,7 +113,13 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 		return after, nil
 	}
 	var found []appsv1.StatefulSet
-	if policy.Status.Holder == nil {
+	if policy.Spec.Mode == guardv1alpha1.ModeSharded {
+		wait, err := r.shards(ctx, policy, signature)
+		if err != nil {
+			return 0, err
+		}
+		after = min(after, wait)
+	} else if policy.Status.Holder == nil {
 		if found, err = candidates(ctx, r.Client, signature); err != nil {
 			return 0, err
 		}
@@ -121,6 +132,9 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 		if wait := advance(&policy.Status, seen, r.Limits, metav1.NewTime(now)); wait > 0 {
 			after = min(after, wait)
 		}
+	}
+	if err := r.confirm(ctx, policy, signature); err != nil {
+		return 0, err
 	}
 	if wait := r.untilSurvey(policy.UID); wait > 0 {
 		after = min(after, wait)
@@ -236,6 +250,9 @@ func adopt(policy *guardv1alpha1.SingletonPolicy, found []appsv1.StatefulSet, no
 func Concerns(policy *guardv1alpha1.SingletonPolicy, object client.Object) bool {
 	holder := policy.Status.Holder
 	statefulSet, ok := object.(*appsv1.StatefulSet)
+	if len(policy.Status.Slots) > 0 {
+		return concernsShard(policy, object)
+	}
 	if !ok {
 		return holder != nil && object.GetNamespace() == holder.Namespace && strings.HasPrefix(object.GetName(), holder.Name+"-")
 	}

@@ -44,6 +44,8 @@ type Want struct {
 	UID types.UID
 	// Creates says whether the object does not exist yet.
 	Creates bool
+	// Selector is of the shard that it wants, in mode Sharded.
+	Selector string
 }
 
 // Read reads the policy live. It returns nil without an error if the API
@@ -70,6 +72,9 @@ func (s *Slot) Take(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, 
 		if live != nil && live.UID != want.UID {
 			return decide.Claim{Result: decide.ClaimExists}, nil
 		}
+	}
+	if policy.Spec.Mode == guardv1alpha1.ModeSharded {
+		return s.takeShard(ctx, policy, want)
 	}
 	if policy.Status.Holder == nil && policy.Spec.Holder == nil {
 		others, err := s.others(ctx, policy, signature, want.Identity)

@@ -26,7 +26,9 @@ const maxInstances = 100
 const (
 	reasonJudged        = "Judged"
 	reasonInvalidMatch  = "InvalidMatch"
-	reasonMode          = "ModeNotSupported"
+	reasonNotJudged     = "NotJudgedBy"
+	reasonBreakGlass    = "BreakGlass"
+	reasonNoException   = "NoException"
 	reasonDeny          = "Deny"
 	reasonNotDenying    = "NotDenying"
 	reasonNotAsked      = "NotAsked"
@@ -81,7 +83,7 @@ func refreshActive(ctx context.Context, c client.Reader, policy *guardv1alpha1.S
 }
 
 func activeOf(pod *corev1.Pod) *guardv1alpha1.ActivePod {
-	return &guardv1alpha1.ActivePod{Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName}
+	return &guardv1alpha1.ActivePod{Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName, Pending: pod.Status.Phase == corev1.PodPending}
 }
 
 // survey writes down the instances, and which of them is the active one.
@@ -97,6 +99,9 @@ func survey(ctx context.Context, c client.Reader, policy *guardv1alpha1.Singleto
 func describe(policy *guardv1alpha1.SingletonPolicy, pods []corev1.Pod) {
 	status := &policy.Status
 	status.ActivePod, status.Instances = nil, nil
+	for i := range status.Slots {
+		status.Slots[i].ActivePod = nil
+	}
 	for i := range pods {
 		pod := &pods[i]
 		verdict := guardv1alpha1.InstanceViolation
@@ -104,11 +109,13 @@ func describe(policy *guardv1alpha1.SingletonPolicy, pods []corev1.Pod) {
 		case pinned(pod, status.Holder):
 			verdict = guardv1alpha1.InstanceAllowed
 			status.ActivePod = activeOf(pod)
+		case replica(pod, status.Holder), shardPod(pod, status):
+			verdict = guardv1alpha1.InstanceAllowed
 		case exceptedPod(pod, status.ActiveExceptions):
 			verdict = guardv1alpha1.InstanceExcepted
 		}
 		status.Instances = append(status.Instances, guardv1alpha1.Instance{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName, Verdict: verdict,
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName, Owner: ownerOf(pod), Verdict: verdict,
 		})
 	}
 	// Violations first, so that the cap never hides one behind what is in order.
@@ -125,6 +132,31 @@ func pinned(pod *corev1.Pod, holder *guardv1alpha1.Holder) bool {
 	return holder != nil && pod.Namespace == holder.Namespace && pod.Name == holder.Name+"-0"
 }
 
+// replica says whether a Pod is another one of a holder whose Pods elect a leader.
+func replica(pod *corev1.Pod, holder *guardv1alpha1.Holder) bool {
+	return holder != nil && holder.Elected && pod.Namespace == holder.Namespace && belongs(pod, holder)
+}
+
+// shardPod says whether a Pod is the pinned one of a shard, and writes it down there.
+func shardPod(pod *corev1.Pod, status *guardv1alpha1.SingletonPolicyStatus) bool {
+	for i := range status.Slots {
+		if pinned(pod, &status.Slots[i].Holder) {
+			status.Slots[i].ActivePod = activeOf(pod)
+			return true
+		}
+	}
+	return false
+}
+
+// ownerOf is the controller that a Pod says to be of.
+func ownerOf(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil {
+		return ""
+	}
+	return owner.Kind + "/" + owner.Name
+}
+
 func exceptedPod(pod *corev1.Pod, exceptions []guardv1alpha1.Exception) bool {
 	for _, exception := range exceptions {
 		if exception.Namespace != pod.Namespace {
@@ -136,6 +168,15 @@ func exceptedPod(pod *corev1.Pod, exceptions []guardv1alpha1.Exception) bool {
 		}
 	}
 	return false
+}
+
+// exceptionsMessage names the workloads that are let through, and until when.
+func exceptionsMessage(active []guardv1alpha1.Exception) string {
+	names := make([]string, 0, len(active))
+	for _, exception := range active {
+		names = append(names, fmt.Sprintf("%s/%s until %s", exception.Namespace, exception.Name, exception.Expires.UTC().Format(time.RFC3339)))
+	}
+	return "let through in spite of the rules: " + strings.Join(names, ", ")
 }
 
 // summary is what the conditions say beside the status itself.
@@ -164,11 +205,11 @@ func setConditions(policy *guardv1alpha1.SingletonPolicy, s summary, now time.Ti
 		set(guardv1alpha1.ConditionEnforcing, false, reasonInvalidMatch, "the policy cannot be judged by")
 		return
 	}
-	if mode := policy.Spec.Mode; mode == "" || mode == guardv1alpha1.ModeStrict {
-		set(guardv1alpha1.ConditionReady, true, reasonJudged, "the guard judges by this generation")
+	set(guardv1alpha1.ConditionReady, true, reasonJudged, "the guard judges by this generation")
+	if active := policy.Status.ActiveExceptions; len(active) > 0 {
+		set(guardv1alpha1.ConditionExcepted, true, reasonBreakGlass, exceptionsMessage(active))
 	} else {
-		set(guardv1alpha1.ConditionReady, false, reasonMode,
-			fmt.Sprintf("spec.mode %s is not supported by this version, which judges as in mode Strict: set it to Strict", mode))
+		set(guardv1alpha1.ConditionExcepted, false, reasonNoException, "no exception is active")
 	}
 
 	switch {

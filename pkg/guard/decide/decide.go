@@ -1,10 +1,15 @@
 package decide
 
 import (
+	"cmp"
 	"strings"
 
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/attempt"
 )
+
+// kindStatefulSet is the kind of every holder.
+const kindStatefulSet = "StatefulSet"
 
 // Decide judges an attempt. The result is never VerdictUnknown or VerdictExists.
 func Decide(a attempt.Attempt, p Policy, h Holder) Decision {
@@ -12,22 +17,32 @@ func Decide(a attempt.Attempt, p Policy, h Holder) Decision {
 }
 
 func decide(a attempt.Attempt, p Policy, h Holder) Decision {
+	h = slotOf(a, p, h)
 	if !matching(a, h) {
 		return Decision{Verdict: VerdictAllow, Holder: h}
 	}
 	allow := Decision{Verdict: VerdictAllow, Matching: true, Holder: h}
-	if !judged(a) || excepted(a, p) {
+	if !judged(a) {
+		return allow
+	}
+	if allow.Exception = exceptionFor(a, p); allow.Exception != nil {
 		return allow
 	}
 	if h.State == StateUnknown {
+		if a.Operation == attempt.Delete {
+			// Nothing that is taken away is a second instance, and what takes it
+			// away must work while the guard is blind.
+			return allow
+		}
 		return unreadable(p, h)
 	}
 	facts := facts{Attempt: a, policy: p, holder: h}
-	for _, rule := range table {
+	for _, rule := range tableFor(a) {
 		if refusal := rule.broken(facts); refusal != nil {
 			return broken(rule.id, *refusal, p, h)
 		}
 	}
+	allow.Notice = notice(facts)
 	if !facts.wantsSlot() {
 		return allow
 	}
@@ -42,33 +57,55 @@ func decide(a attempt.Attempt, p Policy, h Holder) Decision {
 	}
 }
 
+// slotOf is the slot that an attempt is about. In mode Sharded there are
+// several: it is the one of the StatefulSet, or of the Pod that has its pinned
+// name, or else one that is free.
+func slotOf(a attempt.Attempt, p Policy, h Holder) Holder {
+	if p.Mode != guardv1alpha1.ModeSharded || h.State == StateUnknown {
+		return h
+	}
+	for _, shard := range h.Shards {
+		if holds(a, shard) || a.Workload == attempt.WorkloadPod && identity(a) == shard.pin(0) || targets(a.New, a.Namespace, shard) {
+			shard.Shards = h.Shards
+			return shard
+		}
+	}
+	return Holder{State: StateFree, Epoch: h.Epoch, Shards: h.Shards}
+}
+
 // matching says whether the attempt has to do with the policy at all.
 func matching(a attempt.Attempt, h Holder) bool {
-	return a.New.Instance() || a.Old.Instance() || holds(a, h)
+	return a.New.Instance() || a.Old.Instance() || holds(a, h) || targets(a.New, a.Namespace, h)
 }
 
 // judged says whether the rules look at the attempt. They do not look at
-// deletes, at subresources other than those that start or change containers,
+// deletes other than forced ones of Pods, at subresources other than those that start or change containers,
 // at what runs no instance afterwards, and at an update that neither changes
 // what runs nor asks for more of it.
 func judged(a attempt.Attempt) bool {
 	switch {
-	case !Judges(a.Operation, a.Subresource):
+	case a.Operation == attempt.Delete:
+		return a.Removal.Forced
+	case !Judges(a.Operation, a.Subresource, a.Resource.Resource):
 		return false
+	case a.Workload == attempt.WorkloadAutoscaler:
+		return a.New.Target != nil && (a.Raises() || *a.New.Target != *cmp.Or(a.Old.Target, &attempt.Target{}))
 	case a.Scale():
 		return a.Raises()
 	case a.Operation == attempt.Create:
 		return a.New.Instance()
 	default:
-		return a.New.Instance() && (a.PodSpecChanged || a.Raises())
+		return a.New.Instance() && (a.PodSpecChanged || a.Raises() || a.New.OrdinalsStart != a.Old.OrdinalsStart)
 	}
 }
 
-// Judges says whether a request with that operation on that subresource can be
-// refused at all. For one that cannot, nothing need be read.
-func Judges(operation attempt.Operation, subresource string) bool {
+// Judges says whether a request with that operation on that resource and
+// subresource can be refused at all. For one that cannot, nothing need be read.
+func Judges(operation attempt.Operation, subresource, resource string) bool {
 	switch subresource {
-	case "", attempt.SubresourceScale, attempt.SubresourceEphemeralContainers:
+	case "":
+		return operation == attempt.Create || operation == attempt.Update || operation == attempt.Delete && resource == "pods"
+	case attempt.SubresourceScale, attempt.SubresourceEphemeralContainers:
 		return operation == attempt.Create || operation == attempt.Update
 	default:
 		return false
@@ -79,6 +116,12 @@ func Judges(operation attempt.Operation, subresource string) bool {
 // decides, not the uid: there is at most one object of a name.
 func holds(a attempt.Attempt, h Holder) bool {
 	return h.Held() && a.Workload == attempt.WorkloadStatefulSet && identity(a) == h.Identity
+}
+
+// targets says whether a shape is an autoscaler of the holder.
+func targets(shape attempt.Shape, namespace string, h Holder) bool {
+	return h.Held() && shape.Target != nil && shape.Target.Group == "apps" && shape.Target.Kind == kindStatefulSet &&
+		h.Identity == Identity{Namespace: namespace, Name: shape.Target.Name}
 }
 
 func identity(a attempt.Attempt) Identity { return Identity{Namespace: a.Namespace, Name: a.Name} }
@@ -105,26 +148,28 @@ func byController(a attempt.Attempt) bool {
 		strings.HasPrefix(a.User.Name, controllerAccounts) && strings.HasSuffix(a.User.Name, "-controller")
 }
 
-// excepted says whether an exception lets the attempt through: it names the
+// exceptionFor finds an exception that lets the attempt through: it names the
 // object, or the workload that the object was made for by a controller of
 // Kubernetes' own. A ReplicaSet is named after its Deployment and a Job after
 // its CronJob, with one more element.
-func excepted(a attempt.Attempt, p Policy) bool {
-	for _, exception := range p.Excepted {
+func exceptionFor(a attempt.Attempt, p Policy) *Exception {
+	for i := range p.Excepted {
+		exception := &p.Excepted[i]
 		if exception.Namespace != a.Namespace {
 			continue
 		}
 		if exception.Name == a.Name {
-			return true
+			return exception
 		}
-		if a.Owner == nil || !byController(a) {
+		// Who deletes does not write the owner, which was judged as it came.
+		if a.Owner == nil || !byController(a) && a.Operation != attempt.Delete {
 			continue
 		}
 		if MadeFor(a.Owner.Kind, a.Owner.Name, exception.Name) {
-			return true
+			return exception
 		}
 	}
-	return false
+	return nil
 }
 
 // MadeFor says whether an object whose controller is owner was made for the

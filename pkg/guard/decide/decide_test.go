@@ -55,6 +55,137 @@ func ownPod(edits ...func(*attempt.Attempt)) attempt.Attempt {
 	}}, edits...)...)
 }
 
+var (
+	elected   = Policy{Name: "metacontroller", Stored: true, Mode: guardv1alpha1.ModeLeaderElected}
+	sharded   = Policy{Name: "metacontroller", Stored: true, Mode: guardv1alpha1.ModeSharded}
+	confirmed = Holder{State: StateBound, Identity: bound.Identity, UID: "u1", Epoch: 1, Elected: true}
+	electing  = attempt.Flags{Readable: true, LeaderElection: true}
+	shards    = Holder{State: StateFree, Shards: []Holder{
+		{State: StateBound, Identity: Identity{"prod", "a"}, UID: "ua", Selector: "team=a"},
+		{State: StateBound, Identity: Identity{"prod", "b"}, UID: "ub", Selector: "team=b"},
+	}}
+)
+
+func selecting(selector string) attempt.Flags {
+	return attempt.Flags{Readable: true, Selector: selector}
+}
+
+func flagged(shape attempt.Shape, flags attempt.Flags) attempt.Shape {
+	shape.Flags = flags
+	return shape
+}
+
+func startingAt(shape attempt.Shape, start int64) attempt.Shape {
+	shape.OrdinalsStart = start
+	return shape
+}
+
+func graceless(shape attempt.Shape) attempt.Shape {
+	shape.NoGrace = true
+	return shape
+}
+
+func scaleOf(shape attempt.Shape, to int64) func(*attempt.Attempt) {
+	return func(a *attempt.Attempt) {
+		a.Subresource = attempt.SubresourceScale
+		raised := shape
+		raised.Replicas.Count = to
+		change(shape, raised, false)(a)
+	}
+}
+
+func autoscaling(namespace, kind, name string, most int64, edits ...func(*attempt.Attempt)) attempt.Attempt {
+	return create(attempt.WorkloadAutoscaler, namespace, "scaler", "h", append([]func(*attempt.Attempt){func(a *attempt.Attempt) {
+		a.New = attempt.Shape{Present: true, Replicas: attempt.Replicas{Count: most}, Target: &attempt.Target{Group: "apps", Kind: kind, Name: name}}
+	}}, edits...)...)
+}
+
+func forced(name string, state attempt.NodeState, edits ...func(*attempt.Attempt)) attempt.Attempt {
+	return create(attempt.WorkloadPod, "prod", name, "p", append([]func(*attempt.Attempt){func(a *attempt.Attempt) {
+		a.Operation, a.Old, a.New = attempt.Delete, a.New, attempt.Shape{}
+		a.Resource.Resource = "pods"
+		a.Removal = attempt.Removal{Forced: true, Node: "n1", NodeState: state}
+		a.Owner = &attempt.Owner{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mc", UID: "u1"}
+	}}, edits...)...)
+}
+
+func shardOf(namespace, name, selector string, edits ...func(*attempt.Attempt)) attempt.Attempt {
+	return create(attempt.WorkloadStatefulSet, namespace, name, "u9", append([]func(*attempt.Attempt){func(a *attempt.Attempt) {
+		a.New.Flags = selecting(selector)
+	}}, edits...)...)
+}
+
+func shardPod(name, owner, uid, selector string) attempt.Attempt {
+	return create(attempt.WorkloadPod, "prod", name, "p", func(a *attempt.Attempt) {
+		a.New.Flags = selecting(selector)
+		a.User.Name = UserStatefulSetController
+		a.Owner = &attempt.Owner{APIVersion: "apps/v1", Kind: "StatefulSet", Name: owner, UID: types.UID(uid)}
+	})
+}
+
+// TestEveryRuleSpeaks breaks each rule, for holders with short and with the
+// longest names, and holds the answers to the shape of messages.
+func TestEveryRuleSpeaks(t *testing.T) {
+	const sts = attempt.WorkloadStatefulSet
+	breaks := func(namespace, name string) map[Rule]struct {
+		a attempt.Attempt
+		p Policy
+	} {
+		type broken = struct {
+			a attempt.Attempt
+			p Policy
+		}
+		holder := func(edits ...func(*attempt.Attempt)) attempt.Attempt {
+			return create(sts, namespace, name, "u1", edits...)
+		}
+		force := forced(name+"-0", attempt.NodePresent)
+		force.Namespace = namespace
+		return map[Rule]broken{
+			RuleSecondWorkload: {create(sts, "dev", "x", "u2"), policy},
+			RuleWorkloadKind:   {create(attempt.WorkloadDeployment, "dev", "x", "u2"), sharded},
+			RuleScaleAboveOne:  {holder(change(runs(1, 1), runs(1, 2), false)), policy},
+			RuleAutoscaler:     {autoscaling(namespace, "StatefulSet", name, 3), policy},
+			RulePodNotPinned:   {create(attempt.WorkloadPod, "dev", "x", "u2"), policy},
+			RuleTwoInOnePod:    {holder(change(runs(1, 1), runs(2, 1), true)), policy},
+			RuleBecameInstance: {create(attempt.WorkloadPod, "dev", "x", "u2", change(runs(0, 1), runs(1, 1), true)), policy},
+			RuleOrdinals:       {holder(change(runs(1, 1), startingAt(runs(1, 1), 1), false)), policy},
+			RuleZeroGrace:      {holder(change(runs(1, 1), graceless(runs(1, 1)), true)), policy},
+			RuleForceDelete:    {force, policy},
+			RuleLeaderElection: {holder(change(flagged(runs(1, 2), electing), runs(1, 2), true)), elected},
+			RuleShardOverlap:   {shardOf("dev", "x", "team=a"), sharded},
+		}
+	}
+	for _, name := range []Identity{{"prod", "mc"}, {strings.Repeat("n", 63), strings.Repeat("m", 253)}} {
+		broken := breaks(name.Namespace, name.Name)
+		for _, rule := range Rules() {
+			h := bound
+			h.Identity = name
+			h.Shards = []Holder{{State: StateBound, Identity: name, UID: "u1", Selector: "team in (a,b)"}}
+			for _, action := range []Action{ActionDeny, ActionWarn, ActionAudit} {
+				one, ok := broken[rule]
+				if !ok {
+					t.Fatalf("nothing breaks %s", rule)
+				}
+				one.p.Action = action
+				got := Decide(one.a, one.p, h)
+				if got.Rule != rule || got.Verdict != action.verdict() {
+					t.Fatalf("%s: got %s by %q: %s", rule, got.Verdict, got.Rule, got.Message)
+				}
+				checkMessage(t, got)
+			}
+		}
+	}
+}
+
+func TestNotice(t *testing.T) {
+	if got := Decide(forced("mc-0", attempt.NodeOutOfServiceReady), policy, bound); got.Notice == "" || utf8.RuneCountInString(got.Notice) > MaxLine {
+		t.Errorf("a ready node is vouched for, and the notice is %q", got.Notice)
+	}
+	if got := Decide(forced("mc-0", attempt.NodeOutOfService), policy, bound); got.Notice != "" {
+		t.Errorf("says %q", got.Notice)
+	}
+}
+
 func TestDecide(t *testing.T) {
 	const sts = attempt.WorkloadStatefulSet
 	dry := func(a *attempt.Attempt) { a.DryRun = true }
@@ -73,7 +204,17 @@ func TestDecide(t *testing.T) {
 	moved.Designated = &Identity{"new", "mc"}
 	absent := DefaultPolicy("metacontroller")
 	excepting := policy
-	excepting.Excepted = []Identity{{"dev", "try"}}
+	excepting.Excepted = []Exception{{Identity: Identity{"dev", "try"}}}
+
+	exceptingHolder := policy
+	exceptingHolder.Excepted = []Exception{{Identity: Identity{"prod", "mc"}}}
+	named := func(name string) func(*attempt.Attempt) { return func(a *attempt.Attempt) { a.Name = name } }
+	wasThere := func(most int64) func(*attempt.Attempt) {
+		return func(a *attempt.Attempt) {
+			a.Operation, a.Old = attempt.Update, a.New
+			a.Old.Replicas.Count = most
+		}
+	}
 
 	tests := map[string]struct {
 		a    attempt.Attempt
@@ -155,6 +296,83 @@ func TestDecide(t *testing.T) {
 		"second ordinal":                   {ownPod(func(a *attempt.Attempt) { a.Name = "mc-1" }), policy, bound, VerdictDeny, RulePodNotPinned},
 		"right name, wrong namespace":      {ownPod(func(a *attempt.Attempt) { a.Namespace = "dev" }), policy, bound, VerdictDeny, RulePodNotPinned},
 
+		"autoscaler of the holder":        {autoscaling("prod", "StatefulSet", "mc", 5), policy, bound, VerdictDeny, RuleAutoscaler},
+		"autoscaler to one":               {autoscaling("prod", "StatefulSet", "mc", 1), policy, bound, VerdictAllow, RuleNone},
+		"autoscaler elsewhere":            {autoscaling("dev", "StatefulSet", "mc", 5), policy, bound, VerdictAllow, RuleNone},
+		"autoscaler of another kind":      {autoscaling("prod", "Deployment", "mc", 5), policy, bound, VerdictAllow, RuleNone},
+		"autoscaler, holder unknown":      {autoscaling("prod", "StatefulSet", "mc", 5), policy, unknown, VerdictAllow, RuleNone},
+		"autoscaler that was there":       {autoscaling("prod", "StatefulSet", "mc", 5, wasThere(5)), policy, bound, VerdictAllow, RuleNone},
+		"autoscaler raised":               {autoscaling("prod", "StatefulSet", "mc", 5, wasThere(1)), policy, bound, VerdictDeny, RuleAutoscaler},
+		"autoscaler, replicas may be":     {autoscaling("prod", "StatefulSet", "mc", 5), elected, bound, VerdictAllow, RuleNone},
+		"first with ordinals":             {create(sts, "prod", "mc", "u1", with(startingAt(runs(1, 1), 1))), policy, free, VerdictDeny, RuleOrdinals},
+		"ordinals of the holder":          {create(sts, "prod", "mc", "u1", change(runs(1, 1), startingAt(runs(1, 1), 1), false)), policy, bound, VerdictDeny, RuleOrdinals},
+		"ordinals back while it runs":     {create(sts, "prod", "mc", "u1", change(startingAt(runs(1, 1), 1), runs(1, 1), false)), policy, bound, VerdictDeny, RuleOrdinals},
+		"ordinals back at none":           {create(sts, "prod", "mc", "u1", change(startingAt(runs(1, 0), 1), runs(1, 0), false)), policy, bound, VerdictAllow, RuleNone},
+		"first without grace":             {create(sts, "prod", "mc", "u1", with(graceless(runs(1, 1)))), policy, free, VerdictDeny, RuleZeroGrace},
+		"grace of the holder":             {create(sts, "prod", "mc", "u1", change(runs(1, 1), graceless(runs(1, 1)), true)), policy, bound, VerdictDeny, RuleZeroGrace},
+		"image of a holder without grace": {create(sts, "prod", "mc", "u1", change(graceless(runs(1, 1)), graceless(runs(1, 1)), true)), policy, bound, VerdictAllow, RuleNone},
+
+		"force, node present":          {forced("mc-0", attempt.NodePresent), policy, bound, VerdictDeny, RuleForceDelete},
+		"force, node unknown":          {forced("mc-0", attempt.NodeUnknown), policy, bound, VerdictDeny, RuleForceDelete},
+		"force while releasing":        {forced("mc-0", attempt.NodePresent), policy, leaving, VerdictDeny, RuleForceDelete},
+		"force, node gone":             {forced("mc-0", attempt.NodeGone), policy, bound, VerdictAllow, RuleNone},
+		"force, node shut down":        {forced("mc-0", attempt.NodeOutOfService), policy, bound, VerdictAllow, RuleNone},
+		"force, tainted":               {forced("mc-0", attempt.NodeOutOfServiceReady), policy, bound, VerdictAllow, RuleNone},
+		"force, ended":                 {forced("mc-0", attempt.NodePresent, func(a *attempt.Attempt) { a.Removal.Ended = true }), policy, bound, VerdictAllow, RuleNone},
+		"force, never scheduled":       {forced("mc-0", attempt.NodeUnknown, func(a *attempt.Attempt) { a.Removal.Node = "" }), policy, bound, VerdictAllow, RuleNone},
+		"force by its node":            {forced("mc-0", attempt.NodePresent, func(a *attempt.Attempt) { a.User.Name = "system:node:n1" }), policy, bound, VerdictAllow, RuleNone},
+		"force by another node":        {forced("mc-0", attempt.NodePresent, func(a *attempt.Attempt) { a.User.Name = "system:node:n2" }), policy, bound, VerdictDeny, RuleForceDelete},
+		"force of a violator":          {forced("other-0", attempt.NodePresent), policy, bound, VerdictAllow, RuleNone},
+		"force, nobody holds":          {forced("mc-0", attempt.NodePresent), policy, free, VerdictAllow, RuleNone},
+		"force, holder unknown":        {forced("mc-0", attempt.NodePresent), policy, unknown, VerdictAllow, RuleNone},
+		"force of a replica":           {forced("mc-1", attempt.NodePresent), elected, bound, VerdictDeny, RuleForceDelete},
+		"force of one more, in Strict": {forced("mc-1", attempt.NodePresent), policy, bound, VerdictAllow, RuleNone},
+		"delete with grace":            {forced("mc-0", attempt.NodePresent, func(a *attempt.Attempt) { a.Removal.Forced = false }), policy, bound, VerdictAllow, RuleNone},
+
+		"elected, two at once":                 {create(sts, "prod", "mc", "u1", with(flagged(runs(1, 2), electing))), elected, free, VerdictClaim, RuleNone},
+		"elected, without the flag":            {create(sts, "prod", "mc", "u1", with(flagged(runs(1, 2), attempt.Flags{Readable: true}))), elected, free, VerdictDeny, RuleLeaderElection},
+		"elected, flags unreadable":            {create(sts, "prod", "mc", "u1"), elected, free, VerdictDeny, RuleLeaderElection},
+		"elected, other namespace":             {create(sts, "prod", "mc", "u1", with(flagged(runs(1, 1), attempt.Flags{Readable: true, LeaderElection: true, LeaseNamespace: "dev"}))), elected, free, VerdictDeny, RuleLeaderElection},
+		"elected, other name":                  {create(sts, "prod", "mc", "u1", with(flagged(runs(1, 1), attempt.Flags{Readable: true, LeaderElection: true, LeaseName: "x"}))), elected, free, VerdictDeny, RuleLeaderElection},
+		"elected, other lock":                  {create(sts, "prod", "mc", "u1", with(flagged(runs(1, 1), attempt.Flags{Readable: true, LeaderElection: true, OtherLock: true}))), elected, free, VerdictDeny, RuleLeaderElection},
+		"elected, defaults written out":        {create(sts, "prod", "mc", "u1", with(flagged(runs(1, 3), attempt.Flags{Readable: true, LeaderElection: true, LeaseNamespace: "prod", LeaseName: "metacontroller"}))), elected, free, VerdictClaim, RuleNone},
+		"elected, second workload":             {create(sts, "dev", "mc", "u2", with(flagged(runs(1, 2), electing))), elected, bound, VerdictDeny, RuleSecondWorkload},
+		"elected, Deployment":                  {create(attempt.WorkloadDeployment, "prod", "mc", "u2", with(flagged(runs(1, 2), electing))), elected, free, VerdictDeny, RuleWorkloadKind},
+		"elected, scaled":                      {create(sts, "prod", "mc", "u1", scaleOf(flagged(runs(1, 1), electing), 3)), elected, bound, VerdictAllow, RuleNone},
+		"elected, scaled without the flag":     {create(sts, "prod", "mc", "u1", scaleOf(flagged(runs(1, 1), attempt.Flags{Readable: true}), 3)), elected, bound, VerdictDeny, RuleLeaderElection},
+		"elected, flag removed":                {create(sts, "prod", "mc", "u1", change(flagged(runs(1, 2), electing), flagged(runs(1, 2), attempt.Flags{Readable: true}), true)), elected, bound, VerdictDeny, RuleLeaderElection},
+		"elected, flag and replicas at once":   {create(sts, "prod", "mc", "u1", change(flagged(runs(1, 1), attempt.Flags{Readable: true}), flagged(runs(1, 2), electing), true)), elected, bound, VerdictDeny, RuleLeaderElection},
+		"elected, flag alone":                  {create(sts, "prod", "mc", "u1", change(flagged(runs(1, 1), attempt.Flags{Readable: true}), flagged(runs(1, 1), electing), true)), elected, bound, VerdictAllow, RuleNone},
+		"elected, image":                       {create(sts, "prod", "mc", "u1", change(flagged(runs(1, 3), electing), flagged(runs(1, 3), electing), true)), elected, bound, VerdictAllow, RuleNone},
+		"elected, first Pod":                   {ownPod(with(flagged(runs(1, 1), electing))), elected, bound, VerdictAllow, RuleNone},
+		"elected, first Pod without the flag":  {ownPod(), elected, bound, VerdictDeny, RuleLeaderElection},
+		"elected, second Pod too early":        {ownPod(with(flagged(runs(1, 1), electing)), named("mc-1")), elected, bound, VerdictDeny, RulePodNotPinned},
+		"elected, second Pod":                  {ownPod(with(flagged(runs(1, 1), electing)), named("mc-1")), elected, confirmed, VerdictAllow, RuleNone},
+		"elected, second Pod of an old one":    {ownPod(named("mc-1")), elected, confirmed, VerdictDeny, RuleLeaderElection},
+		"elected, odd ordinal":                 {ownPod(with(flagged(runs(1, 1), electing)), named("mc-01")), elected, confirmed, VerdictDeny, RulePodNotPinned},
+		"elected, second Pod by somebody else": {ownPod(with(flagged(runs(1, 1), electing)), named("mc-1"), func(a *attempt.Attempt) { a.User.Name = "mallory" }), elected, confirmed, VerdictDeny, RulePodNotPinned},
+		"strict, leader election ends":         {create(sts, "prod", "mc", "u1", change(flagged(runs(1, 2), electing), flagged(runs(1, 2), attempt.Flags{Readable: true}), true)), policy, bound, VerdictDeny, RuleLeaderElection},
+
+		"sharded, first":                     {shardOf("prod", "a", "team=a"), sharded, free, VerdictClaim, RuleNone},
+		"sharded, disjoint":                  {shardOf("prod", "c", "team=c"), sharded, shards, VerdictClaim, RuleNone},
+		"sharded, overlapping":               {shardOf("prod", "c", "team in (a,c)"), sharded, shards, VerdictDeny, RuleShardOverlap},
+		"sharded, other key":                 {shardOf("prod", "c", "zone=x"), sharded, shards, VerdictDeny, RuleShardOverlap},
+		"sharded, missing":                   {shardOf("prod", "c", ""), sharded, shards, VerdictDeny, RuleShardOverlap},
+		"sharded, missing, first":            {shardOf("prod", "c", ""), sharded, free, VerdictDeny, RuleShardOverlap},
+		"sharded, no selector":               {shardOf("prod", "c", "a=b=c"), sharded, shards, VerdictDeny, RuleShardOverlap},
+		"sharded, unreadable":                {create(sts, "prod", "c", "u9"), sharded, shards, VerdictDeny, RuleShardOverlap},
+		"sharded, two replicas":              {shardOf("prod", "c", "team=c", func(a *attempt.Attempt) { a.New.Replicas.Count = 2 }), sharded, shards, VerdictDeny, RuleScaleAboveOne},
+		"sharded, made again":                {shardOf("prod", "a", "team=a"), sharded, shards, VerdictClaim, RuleNone},
+		"sharded, made again with another":   {shardOf("prod", "a", "team=x"), sharded, shards, VerdictDeny, RuleShardOverlap},
+		"sharded, Deployment":                {create(attempt.WorkloadDeployment, "prod", "c", "u9"), sharded, shards, VerdictDeny, RuleWorkloadKind},
+		"sharded, image":                     {shardOf("prod", "a", "team=a", change(flagged(runs(1, 1), selecting("team=a")), flagged(runs(1, 1), selecting("team=a")), true)), sharded, shards, VerdictAllow, RuleNone},
+		"sharded, selector changed":          {shardOf("prod", "a", "team=a", change(flagged(runs(1, 1), selecting("team=a")), flagged(runs(1, 1), selecting("team=c")), true)), sharded, shards, VerdictDeny, RuleShardOverlap},
+		"sharded, Pod of the second":         {shardPod("b-0", "b", "ub", "team=b"), sharded, shards, VerdictAllow, RuleNone},
+		"sharded, Pod with another selector": {shardPod("b-0", "b", "ub", "team=a"), sharded, shards, VerdictDeny, RuleShardOverlap},
+		"sharded, Pod of another uid":        {shardPod("b-0", "b", "ua", "team=b"), sharded, shards, VerdictDeny, RulePodNotPinned},
+		"sharded, Pod of nobody":             {shardPod("c-0", "c", "uc", "team=c"), sharded, shards, VerdictDeny, RulePodNotPinned},
+
+		"force under an exception":       {forced("mc-0", attempt.NodePresent), exceptingHolder, bound, VerdictAllow, RuleNone},
 		"excepted":                       {create(attempt.WorkloadDeployment, "dev", "try", "x"), excepting, bound, VerdictAllow, RuleNone},
 		"excepted, holder unknown":       {create(attempt.WorkloadDeployment, "dev", "try", "x"), excepting, unknown, VerdictAllow, RuleNone},
 		"excepted, another namespace":    {create(attempt.WorkloadDeployment, "prod", "try", "x"), excepting, bound, VerdictDeny, RuleSecondWorkload},
@@ -307,7 +525,7 @@ func TestInvariants(t *testing.T) {
 		a := attempt.Attempt{
 			Operation:   rapid.SampledFrom([]attempt.Operation{attempt.Create, attempt.Update, attempt.Delete, attempt.Connect, "?"}).Draw(t, "operation"),
 			Subresource: rapid.SampledFrom([]string{"", "", "", "scale", "status", "ephemeralcontainers", "resize", "eviction"}).Draw(t, "subresource"),
-			Workload:    attempt.Workload(rapid.IntRange(int(attempt.WorkloadNone), int(attempt.WorkloadCustom)).Draw(t, "workload")),
+			Workload:    attempt.Workload(rapid.IntRange(int(attempt.WorkloadNone), int(attempt.WorkloadAutoscaler)).Draw(t, "workload")),
 			Namespace:   id.Namespace, Name: id.Name,
 			ObjectUID:      types.UID(rapid.SampledFrom([]string{"u1", "u2", ""}).Draw(t, "uid")),
 			New:            shapes.Draw(t, "new"),
@@ -315,8 +533,19 @@ func TestInvariants(t *testing.T) {
 			DryRun:         rapid.Bool().Draw(t, "dry"),
 			User:           attempt.User{Name: rapid.SampledFrom([]string{"alice", UserStatefulSetController, UserControllerManager}).Draw(t, "user")},
 		}
-		if a.Operation == attempt.Update {
+		if a.Operation == attempt.Update || a.Operation == attempt.Delete {
 			a.Old = shapes.Draw(t, "old")
+		}
+		if a.Workload == attempt.WorkloadAutoscaler {
+			// It runs nothing itself.
+			a.New.Containers, a.Old.Containers = nil, nil
+			a.New.Target = &attempt.Target{Group: "apps", Kind: "StatefulSet", Name: short.Draw(t, "target")}
+		}
+		if a.Operation == attempt.Delete && a.Workload == attempt.WorkloadPod {
+			a.Removal = attempt.Removal{
+				Forced: rapid.Bool().Draw(t, "forced"), Ended: rapid.Bool().Draw(t, "ended"), Node: rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node"),
+				NodeState: attempt.NodeState(rapid.IntRange(int(attempt.NodeUnknown), int(attempt.NodeOutOfServiceReady)).Draw(t, "node state")),
+			}
 		}
 		if rapid.Bool().Draw(t, "owned") {
 			a.Owner = &attempt.Owner{Kind: "StatefulSet", Name: short.Draw(t, "owner"), UID: types.UID(rapid.SampledFrom([]string{"u1", "u2"}).Draw(t, "owner uid"))}
@@ -350,7 +579,7 @@ func TestInvariants(t *testing.T) {
 		if p.Action != ActionDeny && p.Stored && !d.Verdict.Allowed() && d.Verdict != VerdictClaim {
 			t.Fatalf("refused though the policy does not deny: %s", d.Message)
 		}
-		judges := a.Operation == attempt.Create || a.Operation == attempt.Update
+		judges := a.Operation == attempt.Create || a.Operation == attempt.Update || a.Removal.Forced
 		if !judges && d.Verdict != VerdictAllow {
 			t.Fatalf("judged a %s", a.Operation)
 		}

@@ -16,9 +16,27 @@ const (
 	RulePodNotPinned   Rule = "pod-not-pinned"
 	RuleTwoInOnePod    Rule = "two-in-one-pod"
 	RuleBecameInstance Rule = "became-instance"
+	RuleAutoscaler     Rule = "autoscaler"
+	RuleOrdinals       Rule = "ordinals"
+	RuleZeroGrace      Rule = "zero-grace"
+	RuleForceDelete    Rule = "force-delete"
+	// RuleLeaderElection is of mode LeaderElected: whatever lets two Pods of the
+	// holder lead at once.
+	RuleLeaderElection Rule = "leader-election"
+	// RuleShardOverlap is of mode Sharded: whatever lets two instances work on
+	// the same object.
+	RuleShardOverlap Rule = "shard-overlap"
 	// RuleSuspectedInstance warns, and never refuses.
 	RuleSuspectedInstance Rule = "suspected-instance"
 )
+
+// Rules are all of them.
+func Rules() []Rule {
+	return []Rule{
+		RuleSecondWorkload, RuleWorkloadKind, RuleScaleAboveOne, RuleAutoscaler, RulePodNotPinned, RuleTwoInOnePod,
+		RuleBecameInstance, RuleOrdinals, RuleZeroGrace, RuleForceDelete, RuleLeaderElection, RuleShardOverlap,
+	}
+}
 
 // Verdict is what is to be done with an attempt.
 type Verdict int
@@ -87,6 +105,11 @@ type Decision struct {
 	// Message is for the person: a first line of at most MaxLine characters,
 	// then what to do next. Empty where there is nothing to say.
 	Message string
+	// Notice is one line for the person about an attempt that is allowed and
+	// that breaks no rule. Mostly empty.
+	Notice string
+	// Exception is set where an exception of the policy let the attempt through.
+	Exception *Exception
 	// Holder is the holder at that moment.
 	Holder Holder
 }
@@ -124,6 +147,16 @@ type Holder struct {
 	Identity Identity
 	UID      string
 	Epoch    int64
+	// Elected says, in mode LeaderElected, that every Pod of the holder has been
+	// seen to take the Lease before it works, so that it may have more than one.
+	Elected bool
+	// Pending says that the holder's Pod was made and has not started yet.
+	Pending bool
+	// Selector is the one of the holder's shard in mode Sharded.
+	Selector string
+	// Shards are, in mode Sharded, all the slots that are held. Decide picks the
+	// one that an attempt is about.
+	Shards []Holder
 	// Why says, for people, why the state is unknown.
 	Why string
 }
@@ -135,15 +168,30 @@ func (h Holder) Held() bool {
 
 // HolderOf reads the slot from a policy's status.
 func HolderOf(status guardv1alpha1.SingletonPolicyStatus) Holder {
-	if status.Holder == nil {
-		return Holder{State: StateFree, Epoch: status.Epoch}
+	holder := Holder{State: StateFree, Epoch: status.Epoch}
+	if status.Holder != nil {
+		holder = holderOf(*status.Holder)
+		holder.Pending = status.ActivePod != nil && status.ActivePod.Pending
 	}
+	for _, slot := range status.Slots {
+		shard := holderOf(slot.Holder)
+		shard.Selector = slot.Selector
+		holder.Shards = append(holder.Shards, shard)
+		if shard.State == StateUnknown {
+			holder.State, holder.Why = StateUnknown, shard.Why
+		}
+	}
+	return holder
+}
+
+func holderOf(read guardv1alpha1.Holder) Holder {
 	holder := Holder{
-		Identity: Identity{Namespace: status.Holder.Namespace, Name: status.Holder.Name},
-		UID:      string(status.Holder.UID),
-		Epoch:    status.Holder.Epoch,
+		Identity: Identity{Namespace: read.Namespace, Name: read.Name},
+		UID:      string(read.UID),
+		Epoch:    read.Epoch,
+		Elected:  read.Elected,
 	}
-	switch status.Holder.Phase {
+	switch read.Phase {
 	case guardv1alpha1.HolderReserved:
 		holder.State = StateReserved
 	case guardv1alpha1.HolderBound:

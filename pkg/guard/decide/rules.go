@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/attempt"
 )
 
@@ -20,6 +21,18 @@ type rule struct {
 	broken func(facts) *refusal
 }
 
+// tableFor is the rules that look at such an attempt.
+func tableFor(a attempt.Attempt) []rule {
+	switch {
+	case a.Operation == attempt.Delete:
+		return []rule{{RuleForceDelete, forceDelete}}
+	case a.Workload == attempt.WorkloadAutoscaler:
+		return []rule{{RuleAutoscaler, autoscaler}}
+	default:
+		return table
+	}
+}
+
 // table holds the rules in the order in which they speak: the first that is
 // broken gives the answer. What is wrong with the object itself comes before
 // who else is there, so that the advice leads to an object that can be let in.
@@ -31,6 +44,10 @@ var table = []rule{
 	{RuleSecondWorkload, secondWorkload},
 	{RuleWorkloadKind, workloadKind},
 	{RuleScaleAboveOne, wantsAboveOne},
+	{RuleLeaderElection, leaderElection},
+	{RuleShardOverlap, shardOverlap},
+	{RuleOrdinals, ordinals},
+	{RuleZeroGrace, zeroGrace},
 }
 
 // clause ends a first line with the holder, for whose name %s stands.
@@ -42,6 +59,8 @@ func clauseOf(h Holder) string {
 		return "; holder: %s"
 	case h.State == StateUnknown:
 		return ""
+	case len(h.Shards) > 0:
+		return fmt.Sprintf("; %d other shard(s) are held", len(h.Shards))
 	default:
 		return "; the slot is free"
 	}
@@ -93,6 +112,13 @@ func podNotPinned(f facts) *refusal {
 	if f.Workload != attempt.WorkloadPod {
 		return nil
 	}
+	if !f.holder.Held() && len(f.holder.Shards) > 0 {
+		return &refusal{
+			line: "no shard has this Pod's name pinned" + f.clause(),
+			why:  "only the Pods that the StatefulSet controller makes for the holders of the shards are let in",
+			next: "run it as a StatefulSet with replicas: 1 and a --" + attempt.FlagTargetLabelSelector + " of its own, which claims a shard",
+		}
+	}
 	if !f.holder.Held() {
 		return &refusal{
 			line: "no Pod is pinned, for nobody holds the slot",
@@ -100,17 +126,12 @@ func podNotPinned(f facts) *refusal {
 			next: "run it as a StatefulSet with replicas: 1, which claims the slot",
 		}
 	}
-	pin := Identity{Namespace: f.holder.Identity.Namespace, Name: f.holder.Identity.Name + "-0"}
 	next := "use the holder; `kubectl get singletonpolicies` shows it"
 	switch {
 	case f.holder.State == StateReleasing:
 		return &refusal{line: "no Pod is pinned, for %s is giving the slot back", next: "try again in some seconds"}
-	case identity(f.Attempt) != pin:
-		return &refusal{
-			line: "only the pinned Pod may run an instance" + f.clause(),
-			why:  "the pinned Pod is " + pin.String(),
-			next: next,
-		}
+	case !f.pinned():
+		return f.notThePinned(next)
 	case f.Operation == attempt.Update:
 		return nil
 	case f.Owner == nil || f.Owner.Kind != "StatefulSet" || f.Owner.Name != f.holder.Identity.Name || string(f.Owner.UID) != f.holder.UID:
@@ -131,7 +152,7 @@ func podNotPinned(f facts) *refusal {
 
 // scaledAboveOne is about an existing workload, whoever holds the slot.
 func scaledAboveOne(f facts) *refusal {
-	if f.Operation != attempt.Update || !f.New.Replicas.MoreThan(1) || !f.Raises() {
+	if f.Operation != attempt.Update || !f.New.Replicas.MoreThan(1) || !f.Raises() || f.mayHaveReplicas() {
 		return nil
 	}
 	return aboveOne(f)
@@ -139,10 +160,15 @@ func scaledAboveOne(f facts) *refusal {
 
 // wantsAboveOne is about a workload that would claim the slot, or the holder's again.
 func wantsAboveOne(f facts) *refusal {
-	if !f.New.Replicas.MoreThan(1) || !f.Raises() {
+	if !f.New.Replicas.MoreThan(1) || !f.Raises() || f.mayHaveReplicas() {
 		return nil
 	}
 	return aboveOne(f)
+}
+
+// mayHaveReplicas says whether rule leader-election judges the number of replicas.
+func (f facts) mayHaveReplicas() bool {
+	return f.policy.Mode == guardv1alpha1.ModeLeaderElected && f.Workload == attempt.WorkloadStatefulSet
 }
 
 func aboveOne(f facts) *refusal {
@@ -170,9 +196,13 @@ func secondWorkload(f facts) *refusal {
 			next: "try again in some seconds",
 		}
 	case f.holder.Held():
+		why := fmt.Sprintf("a second workload is a second workload, whatever its kind (%s), name or replicas", f.Workload)
+		if f.holder.Pending {
+			why += fmt.Sprintf("; the holder's Pod %s is Pending, and counts", f.holder.pin(0).Name)
+		}
 		return &refusal{
 			line: "%s holds the slot, only one may",
-			why:  fmt.Sprintf("a second workload is a second workload, whatever its kind (%s), name or replicas", f.Workload),
+			why:  why,
 			next: "change the holder instead, or delete it first and wait until its Pod is gone; then this one can have the slot",
 		}
 	}
@@ -206,6 +236,81 @@ func workloadKind(f facts) *refusal {
 		why:  reasons[f.Workload],
 		next: "make it a StatefulSet: kind: StatefulSet, spec.replicas: 1, spec.serviceName, the same template; then delete this one",
 	}
+}
+
+// autoscaler is about who would ask for more replicas than may run. It is
+// refused where it is written, for there somebody reads the reason.
+func autoscaler(f facts) *refusal {
+	if !targets(f.New, f.Namespace, f.holder) || !f.New.Replicas.MoreThan(1) || f.policy.Mode == guardv1alpha1.ModeLeaderElected {
+		return nil
+	}
+	return &refusal{
+		line: fmt.Sprintf("an autoscaler may not ask for %s replicas, 1 may run", f.New.Replicas) + f.clause(),
+		why:  "each time that it scaled the holder it would be refused",
+		next: "set spec.maxReplicas to 1 or leave the autoscaler out; a VerticalPodAutoscaler gives the one Pod more CPU and memory",
+	}
+}
+
+// ordinals keeps the holder's first Pod the pinned one. With another start the
+// StatefulSet controller makes the new Pod before it removes the old one.
+func ordinals(f facts) *refusal {
+	if f.Scale() || f.Workload != attempt.WorkloadStatefulSet || f.New.OrdinalsStart == f.Old.OrdinalsStart {
+		return nil
+	}
+	if f.New.OrdinalsStart == 0 && !f.New.Replicas.MoreThan(0) {
+		return nil
+	}
+	return &refusal{
+		line: fmt.Sprintf("spec.ordinals.start may not become %d", f.New.OrdinalsStart) + f.clause(),
+		why:  "the StatefulSet controller makes the Pod with the new ordinal before it removes the old one, and only the Pod with ordinal 0 is pinned",
+		next: "leave spec.ordinals.start out; where it is set already, scale to 0 replicas first and then remove it",
+	}
+}
+
+// zeroGrace is about a template whose Pod leaves the API before its containers
+// have ended, so that its name is free for the next one while it still runs.
+func zeroGrace(f facts) *refusal {
+	if f.Scale() || f.Workload == attempt.WorkloadPod || !f.New.NoGrace || f.Old.NoGrace {
+		return nil
+	}
+	return &refusal{
+		line: "terminationGracePeriodSeconds may not be 0" + f.clause(),
+		why:  "a Pod that is deleted without a grace period leaves the API while its containers still run, and the next one starts beside them",
+		next: "leave terminationGracePeriodSeconds out (30 is the default) or set it to 1 or more",
+	}
+}
+
+// forceDelete is about the Pod that holds the slot: once it is out of the API,
+// its name is free for the next one, though its node may still run it.
+func forceDelete(f facts) *refusal {
+	removal := f.Removal
+	switch {
+	case !f.holder.Held() || !f.pinned() || removal.Ended || removal.Node == "":
+		return nil
+	case f.User.Name == nodeUsers+removal.Node:
+		// The node itself says that its containers have ended.
+		return nil
+	}
+	switch removal.NodeState {
+	case attempt.NodeGone, attempt.NodeOutOfService, attempt.NodeOutOfServiceReady:
+		return nil
+	}
+	return &refusal{
+		line: "node may still run this Pod, so it may not be forced out" + f.clause(),
+		why:  fmt.Sprintf("node %q is there and nobody vouches that it is shut down; a second instance would start beside this one", removal.Node),
+		next: "delete it without --force; if the node is lost, delete the Node object, or shut the machine down and taint the node node.kubernetes.io/out-of-service=:NoExecute",
+	}
+}
+
+// nodeUsers is what the user names of nodes begin with.
+const nodeUsers = "system:node:"
+
+// notice says what a person should know though nothing is refused.
+func notice(f facts) string {
+	if f.Operation == attempt.Delete && f.Removal.NodeState == attempt.NodeOutOfServiceReady && f.holder.Held() && f.pinned() && !f.Removal.Ended {
+		return clip(fmt.Sprintf("node %q is tainted out-of-service but reports ready: make sure that it is shut down", f.Removal.Node), MaxLine)
+	}
+	return ""
 }
 
 func crowded(others []Identity) refusal {

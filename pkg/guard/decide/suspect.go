@@ -12,7 +12,7 @@ import (
 // refuses what such a container writes. With ActionAudit only the audit log
 // says it.
 func suspect(d Decision, a attempt.Attempt, p Policy) Decision {
-	if d.Verdict != VerdictAllow || !suspicious(a) || excepted(a, p) {
+	if d.Verdict != VerdictAllow || !suspicious(a) || exceptionFor(a, p) != nil {
 		return d
 	}
 	container := a.New.Suspects[0]

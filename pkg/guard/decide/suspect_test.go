@@ -19,7 +19,7 @@ func TestSuspect(t *testing.T) {
 	scaled := func(a *attempt.Attempt) { a.Subresource = attempt.SubresourceScale }
 	warns, audits, excepting := policy, policy, policy
 	warns.Action, audits.Action = ActionWarn, ActionAudit
-	excepting.Excepted = []Identity{{"dev", "try"}}
+	excepting.Excepted = []Exception{{Identity: Identity{"dev", "try"}}}
 	long := bound
 	long.Identity = Identity{strings.Repeat("n", 63), strings.Repeat("m", 253)}
 	for why, test := range map[string]struct {

@@ -39,6 +39,7 @@ type request struct {
 	kind        schema.GroupVersionKind
 	subresource string
 	object, old runtime.Object
+	options     runtime.Object
 	user        string
 	name        string
 	namespace   string
@@ -52,7 +53,7 @@ func (r request) attributes(t tester) *admission.VersionedAttributes {
 		}
 	}
 	attributes := admission.NewAttributesRecord(r.object, r.old, r.kind, r.namespace, r.name, r.resource, r.subresource,
-		r.operation, nil, false, &user.DefaultInfo{Name: r.user})
+		r.operation, r.options, false, &user.DefaultInfo{Name: r.user})
 	v, err := admission.NewVersionedAttributes(attributes, r.kind, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,8 @@
 //
 //	            ┌─ metacontroller-guard-pin            Pods: only the pinned one runs an instance
 //	Match ──────┼─ metacontroller-guard-pin-workloads  templates and scale: only the holder, replicas 1
-//	(params)    │
+//	(params)    ├─ metacontroller-guard-pin-scale      scale of what made a Pod that should not be there
+//	            │
 //	            └─ ValidatingWebhookConfiguration      asks the guard, for requests that look like instances
 //	(written in)
 //	 no params ─── metacontroller-guard-protect        keeps what the first two depend on

@@ -32,6 +32,8 @@ func Objects(o Options) []client.Object {
 	objects := protect(o)
 	objects = append(objects, policy(o, PolicyName, podRules(), podVariables())...)
 	objects = append(objects, policy(o, WorkloadPolicyName, workloadRules(), workloadVariables(), standBack())...)
+	objects = append(objects, policy(o, ScalePolicyName, scaleRules(), scaleVariables())...)
+	exclude(objects, ScalePolicyName, askedAboutScale(o))
 	return append(objects, webhooks(o))
 }
 
@@ -52,6 +54,42 @@ func templateRules() []admissionregistrationv1.RuleWithOperations {
 
 func workloadRules() []admissionregistrationv1.RuleWithOperations {
 	return append(templateRules(), rule(update, "apps", "v1", "statefulsets/scale"))
+}
+
+// scaleRules are all scale subresources.
+func scaleRules() []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{rule(update, "*", "*", "*/scale")}
+}
+
+// askedAboutScale are those scale subresources about which the guard is asked.
+// A scale request does not say what it would run, so whatever is listed here is
+// asked about whoever it belongs to. That is why Deployments, which most
+// clusters scale all day, are not: the scale of one that runs an instance is
+// refused by the policy for scale, from what the guard has written down, and
+// that of any other is nobody's business.
+func askedAboutScale(o Options) []admissionregistrationv1.RuleWithOperations {
+	rules := []admissionregistrationv1.RuleWithOperations{
+		rule(update, "apps", "v1", "statefulsets/scale", "replicasets/scale"),
+		rule(update, "", "v1", "replicationcontrollers/scale"),
+	}
+	for _, custom := range o.Match.Workloads {
+		rules = append(rules, rule(update, custom.Group, "*", custom.Resource+"/scale"))
+	}
+	return rules
+}
+
+// exclude takes what rules match out of a policy.
+func exclude(objects []client.Object, name string, rules []admissionregistrationv1.RuleWithOperations) {
+	for _, object := range objects {
+		p, ok := object.(*admissionregistrationv1.ValidatingAdmissionPolicy)
+		if !ok || p.Name != name {
+			continue
+		}
+		for _, r := range rules {
+			p.Spec.MatchConstraints.ExcludeResourceRules = append(p.Spec.MatchConstraints.ExcludeResourceRules,
+				admissionregistrationv1.NamedRuleWithOperations{RuleWithOperations: r})
+		}
+	}
 }
 
 var (
@@ -188,6 +226,8 @@ func protect(o Options) []client.Object {
 //   - scale fails open: a scale request does not say what it would run, so
 //     with the guard down it would stop the scaling of anything; the pin policy
 //     refuses the holder's, and any second Pod.
+//   - autoscalers fails open: what an autoscaler asks for is judged when it scales.
+//   - forced fails open: taking something away must work while the guard is down.
 func webhooks(o Options) client.Object {
 	w := literals(o.Match)
 	forPods := w
@@ -220,10 +260,22 @@ func webhooks(o Options) client.Object {
 		all = append(all, webhook(o, SuspectsWebhook, admissionregistrationv1.Ignore, append(podRules(), rules...), changed,
 			admissionregistrationv1.MatchCondition{Name: "has-flags-of-an-instance", Expression: "[" + anySpec + "].exists(s, " + condition + ")"}))
 	}
-	all = append(all, webhook(o, ScaleWebhook, admissionregistrationv1.Ignore,
-		[]admissionregistrationv1.RuleWithOperations{rule(update, "*", "*", "*/scale")},
-		admissionregistrationv1.MatchCondition{Name: "raises-above-one",
-			Expression: "object.?spec.?replicas.orValue(0) > 1 && object.?spec.?replicas.orValue(0) > oldObject.?spec.?replicas.orValue(0)"}))
+	all = append(all,
+		webhook(o, ScaleWebhook, admissionregistrationv1.Ignore, askedAboutScale(o),
+			admissionregistrationv1.MatchCondition{Name: "raises-above-one",
+				Expression: "object.?spec.?replicas.orValue(0) > 1 && object.?spec.?replicas.orValue(0) > oldObject.?spec.?replicas.orValue(0)"}),
+		webhook(o, AutoscalersWebhook, admissionregistrationv1.Ignore,
+			[]admissionregistrationv1.RuleWithOperations{autoscalerRule()}, changed,
+			admissionregistrationv1.MatchCondition{Name: "scales-a-statefulset-above-one",
+				Expression: "object.?spec.?maxReplicas.orValue(0) > 1 && object.?spec.?scaleTargetRef.?kind.orValue('') == 'StatefulSet'"}),
+		webhook(o, ForcedWebhook, admissionregistrationv1.Ignore,
+			[]admissionregistrationv1.RuleWithOperations{rule(deletion, "", "v1", "pods")},
+			// The cheap ones first: the first that is false ends it.
+			admissionregistrationv1.MatchCondition{Name: "has-no-grace",
+				Expression: "request.options.?gracePeriodSeconds.orValue(oldObject.spec.?terminationGracePeriodSeconds.orValue(30)) == 0"},
+			admissionregistrationv1.MatchCondition{Name: "may-run",
+				Expression: "oldObject.spec.?nodeName.orValue('') != '' && !(oldObject.?status.?phase.orValue('') in ['Succeeded', 'Failed'])"},
+			admissionregistrationv1.MatchCondition{Name: "runs-an-instance", Expression: runsInstance("oldObject.spec", forPods)}))
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: typeMeta("ValidatingWebhookConfiguration"),
 		ObjectMeta: metav1.ObjectMeta{
@@ -232,6 +284,12 @@ func webhooks(o Options) client.Object {
 		},
 		Webhooks: all,
 	}
+}
+
+func autoscalerRule() admissionregistrationv1.RuleWithOperations {
+	r := rule(createUpdate, "autoscaling", "v1", "horizontalpodautoscalers")
+	r.APIVersions = []string{"v1", "v2"}
+	return r
 }
 
 // optionalPath selects a field by a dot-separated path of which every step may

@@ -10,6 +10,8 @@ const (
 	PolicyName = "metacontroller-guard-pin"
 	// WorkloadPolicyName is the policy, and its binding, for templates and scale.
 	WorkloadPolicyName = "metacontroller-guard-pin-workloads"
+	// ScalePolicyName is the policy, and its binding, for the scale of violators.
+	ScalePolicyName = "metacontroller-guard-pin-scale"
 	// ProtectName is the policy, and its binding, that keeps what the others need.
 	ProtectName = "metacontroller-guard-protect"
 	// WebhookConfigurationName is the webhook configuration.
@@ -20,6 +22,10 @@ const (
 	PodsWebhook      = "pods.guard.metacontroller.io"
 	SuspectsWebhook  = "suspects.guard.metacontroller.io"
 	ScaleWebhook     = "scale.guard.metacontroller.io"
+	// AutoscalersWebhook and ForcedWebhook are those of the rules autoscaler and
+	// force-delete.
+	AutoscalersWebhook = "autoscalers.guard.metacontroller.io"
+	ForcedWebhook      = "forced.guard.metacontroller.io"
 )
 
 // Users that the StatefulSet controller writes as.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -269,6 +270,152 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// inMode is a policy with a holder, or shards, in another mode than Strict.
+func inMode(mode v1alpha1.Mode, edit func(*v1alpha1.SingletonPolicy)) *v1alpha1.SingletonPolicy {
+	p := policyOf(v1alpha1.HolderBound)
+	p.Spec.Mode = mode
+	if edit != nil {
+		edit(p)
+	}
+	return p
+}
+
+func flagged(args ...string) corev1.PodSpec {
+	spec := template(image).Spec
+	spec.Containers[0].Args = args
+	return spec
+}
+
+func TestModes(t *testing.T) {
+	elected := inMode(v1alpha1.ModeLeaderElected, nil)
+	confirmed := inMode(v1alpha1.ModeLeaderElected, func(p *v1alpha1.SingletonPolicy) { p.Status.Holder.Elected = true })
+	leased := inMode(v1alpha1.ModeLeaderElected, func(p *v1alpha1.SingletonPolicy) {
+		p.Spec.Lease = &v1alpha1.LeaseReference{Namespace: "leases", Name: "mc"}
+	})
+	sharded := inMode(v1alpha1.ModeSharded, func(p *v1alpha1.SingletonPolicy) {
+		p.Status.Slots = []v1alpha1.Slot{
+			{Selector: "team=a", Holder: *p.Status.Holder},
+			{Selector: "team=b", Holder: v1alpha1.Holder{Kind: "StatefulSet", Namespace: "mc", Name: "b", UID: "u2", Phase: v1alpha1.HolderBound, Epoch: 2}},
+		}
+		p.Status.Holder = nil
+	})
+	strict := policyOf(v1alpha1.HolderBound)
+	violated := policyOf(v1alpha1.HolderBound)
+	violated.Status.Instances = []v1alpha1.Instance{
+		{Namespace: "x", Name: "web-5d8f-abc", Owner: "ReplicaSet/web-5d8f", Verdict: v1alpha1.InstanceViolation},
+		{Namespace: "x", Name: "fine-5d8f-abc", Owner: "ReplicaSet/fine-5d8f", Verdict: v1alpha1.InstanceExcepted},
+		{Namespace: "x", Name: "clone-1", Owner: "CloneSet/clone", Verdict: v1alpha1.InstanceViolation},
+		{Namespace: "x", Name: "bare", Verdict: v1alpha1.InstanceViolation},
+	}
+
+	sts := apps.WithResource("statefulsets")
+	podOf := func(name, owned, uid string, spec corev1.PodSpec) request {
+		return of(&corev1.Pod{ObjectMeta: meta("mc", name, owner("StatefulSet", owned, uid)), Spec: spec}, nil, podResource, "Pod", StatefulSetController)
+	}
+	set := func(name string, replicas int32, spec corev1.PodSpec) *appsv1.StatefulSet {
+		s := statefulSet(meta("mc", name), &replicas)
+		s.Spec.Template.Spec = spec
+		return s
+	}
+	starting := func(start int32) *appsv1.StatefulSet {
+		s := set("metacontroller", 1, flagged())
+		s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: start}
+		return s
+	}
+	graceless := flagged()
+	graceless.TerminationGracePeriodSeconds = ptr.To[int64](0)
+	made := func(s *appsv1.StatefulSet) request { return of(s, nil, sts, "StatefulSet", "someone") }
+	changed := func(before, after *appsv1.StatefulSet) request {
+		return of(after, before, sts, "StatefulSet", "someone")
+	}
+	scaled := func(group, resource, name string, before, after int32) request {
+		r := scale("x", name, before, after)
+		r.resource = schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
+		return r
+	}
+	const name, election = "metacontroller", "--leader-election"
+
+	for _, c := range []struct {
+		why, policyName string
+		policy          *v1alpha1.SingletonPolicy
+		request         request
+		rule            string
+	}{
+		{"the first Pod", PolicyName, elected, podOf(name+"-0", name, "u1", flagged(election)), ""},
+		{"the first Pod without the flag", PolicyName, elected, podOf(name+"-0", name, "u1", flagged()), "leader-election"},
+		{"the first Pod with another Lease", PolicyName, elected, podOf(name+"-0", name, "u1", flagged(election, "--leader-election-id=x")), "leader-election"},
+		{"the first Pod with a flag that is swallowed", PolicyName, elected, podOf(name+"-0", name, "u1", flagged("--zap-log-level", election)), "leader-election"},
+		{"the second Pod too early", PolicyName, elected, podOf(name+"-1", name, "u1", flagged(election)), "pod-not-pinned"},
+		{"the second Pod", PolicyName, confirmed, podOf(name+"-1", name, "u1", flagged(election)), ""},
+		{"the second Pod without the flag", PolicyName, confirmed, podOf(name+"-1", name, "u1", flagged()), "leader-election"},
+		{"the second Pod with an odd ordinal", PolicyName, confirmed, podOf(name+"-01", name, "u1", flagged(election)), "pod-not-pinned"},
+		{"the second Pod of an older holder", PolicyName, confirmed, podOf(name+"-1", name, "u0", flagged(election)), "pod-not-pinned"},
+		{"the policy's Lease", PolicyName, leased, podOf(name+"-0", name, "u1", flagged(election, "--leader-election-id=mc", "--leader-election-namespace=leases")), ""},
+		{"the default Lease, where the policy has another", PolicyName, leased, podOf(name+"-0", name, "u1", flagged(election)), "leader-election"},
+		{"the Pod of a shard", PolicyName, sharded, podOf("b-0", "b", "u2", flagged("--target-label-selector=team=b")), ""},
+		{"the Pod of a shard with another selector", PolicyName, sharded, podOf("b-0", "b", "u2", flagged("--target-label-selector=team=a")), "shard-overlap"},
+		{"the Pod of a shard with two selectors", PolicyName, sharded, podOf("b-0", "b", "u2", flagged("--target-label-selector=team=b", "--target-label-selector=team=a")), "shard-overlap"},
+		{"the Pod of a shard without a selector", PolicyName, sharded, podOf("b-0", "b", "u2", flagged()), "shard-overlap"},
+		{"the second Pod of a shard", PolicyName, sharded, podOf("b-1", "b", "u2", flagged("--target-label-selector=team=b")), "pod-not-pinned"},
+		{"the Pod of no shard", PolicyName, sharded, podOf("c-0", "c", "u3", flagged("--target-label-selector=team=c")), "pod-not-pinned"},
+
+		{"replicas with the flag", WorkloadPolicyName, elected, made(set(name, 3, flagged(election))), ""},
+		{"replicas without the flag", WorkloadPolicyName, elected, made(set(name, 3, flagged())), "leader-election"},
+		{"the flag is removed", WorkloadPolicyName, elected, changed(set(name, 3, flagged(election)), set(name, 3, flagged())), "leader-election"},
+		{"a shard is changed", WorkloadPolicyName, sharded, changed(set("b", 1, flagged("--target-label-selector=team=b")), set("b", 1, flagged("--target-label-selector=team=x"))), "shard-overlap"},
+		{"a shard gets another image", WorkloadPolicyName, sharded, changed(set("b", 1, flagged("--target-label-selector=team=b")), func() *appsv1.StatefulSet {
+			s := set("b", 1, flagged("--target-label-selector=team=b"))
+			s.Spec.Template.Spec.Containers[0].Image += "0"
+			return s
+		}()), ""},
+		{"a shard is scaled", WorkloadPolicyName, sharded, changed(set("b", 1, flagged("--target-label-selector=team=b")), set("b", 2, flagged("--target-label-selector=team=b"))), "scale-above-one"},
+		{"a new shard, which only the guard can judge", WorkloadPolicyName, sharded, made(set("c", 1, flagged("--target-label-selector=team=c"))), "shard-overlap"},
+		{"another start", WorkloadPolicyName, strict, changed(set(name, 1, flagged()), starting(1)), "ordinals"},
+		{"the start of a new one", WorkloadPolicyName, policyOf(""), made(starting(2)), "ordinals"},
+		{"the same start", WorkloadPolicyName, strict, changed(starting(1), starting(1)), ""},
+		{"no grace", WorkloadPolicyName, strict, changed(set(name, 1, flagged()), set(name, 1, graceless)), "zero-grace"},
+		{"as little grace as before", WorkloadPolicyName, strict, changed(set(name, 0, graceless), set(name, 1, graceless)), ""},
+
+		{"the scale of a violator's Deployment", ScalePolicyName, violated, scaled("apps", "deployments", "web", 1, 2), "scale-above-one"},
+		{"the scale of a Deployment whose name begins alike", ScalePolicyName, violated, scaled("apps", "deployments", "we", 1, 2), ""},
+		{"the scale of an excepted one", ScalePolicyName, violated, scaled("apps", "deployments", "fine", 1, 2), ""},
+		{"the scale of a stranger", ScalePolicyName, violated, scaled("apps", "deployments", "other", 1, 2), ""},
+		{"the scale of a violator's custom kind", ScalePolicyName, violated, scaled("apps.kruise.io", "clonesets", "clone", 1, 2), "scale-above-one"},
+		{"the scale of another kind of that name", ScalePolicyName, violated, scaled("x.io", "others", "clone", 1, 2), ""},
+		{"a violator goes down", ScalePolicyName, violated, scaled("apps", "deployments", "web", 5, 2), ""},
+		{"no violator", ScalePolicyName, strict, scaled("apps", "deployments", "web", 1, 2), ""},
+	} {
+		t.Run(c.policyName+"/"+c.why, func(t *testing.T) {
+			decision := validate(t, c.policyName, c.request, c.policy)
+			switch {
+			case decision == nil && c.rule == "":
+			case decision == nil:
+				t.Fatalf("let through, want it refused by %s", c.rule)
+			case c.rule == "" || !strings.HasPrefix(decision.Message, "["+c.rule+"] "):
+				t.Fatalf("refused with %q (%s), want rule %q", decision.Message, decision.Evaluation, c.rule)
+			case len(decision.Message) > MaxMessage:
+				t.Errorf("the message has %d characters: %q", len(decision.Message), decision.Message)
+			}
+		})
+	}
+}
+
+func scaler(kind string, most int32) request {
+	object := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: meta("x", "h"), Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: kind, Name: "s"}, MaxReplicas: most,
+	}}
+	return of(object, nil, schema.GroupVersionResource{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"}, "HorizontalPodAutoscaler", "someone")
+}
+
+func forced(image, node string, phase corev1.PodPhase, grace *int64) request {
+	old := pod(meta("x", "p"), image)
+	old.Spec.NodeName, old.Status.Phase = node, phase
+	return request{
+		operation: admission.Delete, resource: podResource, kind: podKind, old: old, name: "p", namespace: "x", user: "someone",
+		options: &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "DeleteOptions"}, GracePeriodSeconds: grace},
+	}
+}
+
 func TestWebhookConditions(t *testing.T) {
 	custom := v1alpha1.DefaultMatch()
 	custom.Workloads = []v1alpha1.WorkloadRule{{Group: "apps.kruise.io", Resource: "clonesets", PodTemplatePath: "spec.workload.template"}}
@@ -310,6 +457,15 @@ func TestWebhookConditions(t *testing.T) {
 		{"a scale above one", ScaleWebhook, scale("x", "s", 1, 2), true},
 		{"a scale to one", ScaleWebhook, scale("x", "s", 0, 1), false},
 		{"a scale down", ScaleWebhook, scale("x", "s", 5, 3), false},
+		{"an autoscaler", AutoscalersWebhook, scaler("StatefulSet", 5), true},
+		{"an autoscaler of one", AutoscalersWebhook, scaler("StatefulSet", 1), false},
+		{"an autoscaler of a Deployment", AutoscalersWebhook, scaler("Deployment", 5), false},
+		{"a forced delete", ForcedWebhook, forced(image, "n", "", ptr.To[int64](0)), true},
+		{"a delete", ForcedWebhook, forced(image, "n", "", nil), false},
+		{"a delete with grace", ForcedWebhook, forced(image, "n", "", ptr.To[int64](5)), false},
+		{"a forced delete before the Pod has a node", ForcedWebhook, forced(image, "", "", ptr.To[int64](0)), false},
+		{"a forced delete of a Pod that has ended", ForcedWebhook, forced(image, "n", corev1.PodFailed, ptr.To[int64](0)), false},
+		{"a forced delete of a stranger", ForcedWebhook, forced("nginx", "n", "", ptr.To[int64](0)), false},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			asked, err := asks.about(t, c.webhook, c.request)

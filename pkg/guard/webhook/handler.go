@@ -53,6 +53,12 @@ type Targets interface {
 	Target(ctx context.Context, a attempt.Attempt) ([]byte, error)
 }
 
+// Nodes says what is known of nodes.
+type Nodes interface {
+	// NodeState reads the node live.
+	NodeState(ctx context.Context, name string) (attempt.NodeState, error)
+}
+
 // Outcome is a decision and what led to it, for the audit log.
 type Outcome struct {
 	// ID is the decision's own; it goes back to the API server's audit log.
@@ -70,6 +76,7 @@ type Deps struct {
 	Policy  string
 	Slot    Slot
 	Targets Targets
+	Nodes   Nodes
 	// Record is told every decision about a matching request. It must not wait.
 	Record func(Outcome)
 	Clock  clock.PassiveClock

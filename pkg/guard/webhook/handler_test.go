@@ -64,6 +64,10 @@ func (noTargets) Target(context.Context, attempt.Attempt) ([]byte, error) {
 	return nil, errors.New("connection refused")
 }
 
+func (noTargets) NodeState(context.Context, string) (attempt.NodeState, error) {
+	return attempt.NodeUnknown, errors.New("connection refused")
+}
+
 func stored() *guardv1alpha1.SingletonPolicy {
 	return &guardv1alpha1.SingletonPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "metacontroller", UID: "p", Generation: 1},
@@ -81,7 +85,7 @@ type rig struct {
 func newRig(slot Slot) *rig {
 	r := &rig{}
 	r.Handler = New(Deps{
-		Policy: "metacontroller", Slot: slot, Targets: noTargets{}, Clock: clock.RealClock{},
+		Policy: "metacontroller", Slot: slot, Targets: noTargets{}, Nodes: noTargets{}, Clock: clock.RealClock{},
 		Record: func(o Outcome) {
 			r.mutex.Lock()
 			defer r.mutex.Unlock()

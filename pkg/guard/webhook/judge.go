@@ -20,7 +20,7 @@ import (
 // judge decides, and claims where the decision asks for it. The error is a
 // *attempt.MalformedError.
 func (h *Handler) judge(ctx context.Context, request *admissionv1.AdmissionRequest) (Outcome, error) {
-	if !decide.Judges(attempt.Operation(request.Operation), request.SubResource) {
+	if !decide.Judges(attempt.Operation(request.Operation), request.SubResource, request.Resource.Resource) {
 		return Outcome{Decision: decide.Decision{Verdict: decide.VerdictAllow}}, nil
 	}
 	if policy := h.recent.get(); policy != nil {
@@ -65,6 +65,9 @@ func (h *Handler) decided(ctx context.Context, request *admissionv1.AdmissionReq
 			return Outcome{}, err
 		}
 	}
+	if a.Removal.Forced && a.Removal.Node != "" && !a.Removal.Ended && a.Old.Instance() {
+		a = a.WithNode(h.node(ctx, a))
+	}
 	return Outcome{Attempt: a, Policy: rules, Decision: decide.Decide(a, rules, holder)}, nil
 }
 
@@ -83,6 +86,7 @@ func (h *Handler) once(ctx context.Context, request *admissionv1.AdmissionReques
 		Identity: decide.Identity{Namespace: a.Namespace, Name: a.Name},
 		UID:      a.ObjectUID,
 		Creates:  a.Operation == attempt.Create,
+		Selector: a.New.Flags.Selector,
 	})
 	switch {
 	case errors.Is(err, claim.ErrConflict):
@@ -124,6 +128,17 @@ func (h *Handler) scaled(ctx context.Context, a attempt.Attempt, signature *iden
 		return a, nil
 	}
 	return a.WithTarget(target, signature, customs)
+}
+
+// node says what is known of the node of a Pod that is to be forced out. A node
+// that cannot be read may still run it.
+func (h *Handler) node(ctx context.Context, a attempt.Attempt) attempt.NodeState {
+	state, err := h.deps.Nodes.NodeState(ctx, a.Removal.Node)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Cannot read the node of a Pod that is forced out", logging.KeyNamespace, a.Namespace, logging.KeyName, a.Name)
+		return attempt.NodeUnknown
+	}
+	return state
 }
 
 // signatures keeps the last compiled match: policies change rarely, and a

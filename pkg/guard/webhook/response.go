@@ -22,6 +22,9 @@ func responseOf(uid types.UID, outcome Outcome) *admissionv1.AdmissionResponse {
 	}
 	switch decision.Verdict {
 	case decide.VerdictAllow, decide.VerdictAudit:
+		if decision.Notice != "" {
+			response.Warnings = []string{decision.Notice}
+		}
 	case decide.VerdictWarn:
 		response.Warnings = []string{decide.FirstLine(decision.Message)}
 	case decide.VerdictExists:

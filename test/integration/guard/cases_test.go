@@ -1,672 +1,726 @@
 package guard_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
-	"github.com/metacontroller-solo/solo/test/kit"
 )
 
-// trial is one case, with the guards installed and the slot free.
-type trial struct {
+// What an attempt comes to, beside the id of a rule.
+const (
+	allowed = "allowed"
+	exists  = "already exists"
+	// unrecognised is allowed, for nothing in the object says what it runs: the
+	// fence is what holds then.
+	unrecognised = "allowed, not recognisable"
+)
+
+// stage is a cluster with an installed guard, and what the attempts act on.
+type stage struct {
 	*suite
 	namespace string
-	// all is the suite of all cases: what it starts outlives this one.
-	all *suite
+	// servers is through how many API servers the attempts go, in turn.
+	servers, turn int
 }
 
-// first and last are clients of the first and of the last API server that the
-// case is tried on.
-func (c *trial) first() client.Client { return c.admins[0] }
+// next is a client of the API server whose turn it is.
+func (c *stage) next() client.Client {
+	c.turn++
+	return c.admins[c.turn%c.servers]
+}
 
-func (c *trial) last() client.Client { return c.admins[len(c.admins)-1] }
+func (c *stage) holder() string { return c.namespace + "/mc" }
 
-// hold gives the slot to a StatefulSet and waits for its Pod.
-func (c *trial) hold(name string) *appsv1.StatefulSet {
-	c.t.Helper()
-	object := statefulSet(c.namespace, name)
-	if err := c.first().Create(c.ctx(), object); err != nil {
-		c.t.Fatal(err)
+// dry creates an object without keeping it: what is allowed leaves nothing behind.
+func (c *stage) dry(object client.Object) error {
+	return c.next().Create(c.ctx(), object, client.DryRunAll)
+}
+
+// create creates an object for good.
+func (c *stage) create(object client.Object) error { return c.next().Create(c.ctx(), object) }
+
+func (c *stage) merge(object client.Object, patch string, options ...client.PatchOption) error {
+	return c.next().Patch(c.ctx(), object, client.RawPatch(types.StrategicMergePatchType, []byte(patch)), options...)
+}
+
+// apply applies an object server-side, as a manager of its own.
+func (c *stage) applyAs(manager string, object client.Object, options ...client.ApplyOption) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return err
 	}
-	c.phase(guardv1alpha1.HolderBound)
-	c.awaitPod(c.namespace, name+"-0", "")
-	return object
+	applied := &unstructured.Unstructured{Object: content}
+	gvk, err := apiutil.GVKForObject(object, scheme)
+	if err != nil {
+		return err
+	}
+	applied.SetGroupVersionKind(gvk)
+	return c.next().Apply(c.ctx(), client.ApplyConfigurationFromUnstructured(applied),
+		append([]client.ApplyOption{client.FieldOwner(manager), client.ForceOwnership}, options...)...)
 }
 
-// one checks that one of the creates went through, that all others were refused
-// with the winner's name, and that one Pod comes of it.
-func (c *trial) one(objects []client.Object, errs []error) client.Object {
-	c.t.Helper()
-	var winner client.Object
-	for i, object := range objects {
-		if errs[i] == nil {
-			if winner != nil {
-				c.t.Fatalf("%s and %s were both admitted", client.ObjectKeyFromObject(winner), client.ObjectKeyFromObject(object))
-			}
-			winner = object
+func (c *stage) scale(object client.Object, replicas int32) error {
+	return c.next().SubResource("scale").Update(c.ctx(), object, client.WithSubResourceBody(&autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}))
+}
+
+// debug adds an ephemeral container. The scheduler and the controllers write to
+// Pods too, so a conflict is tried again.
+func (c *stage) debug(name, image string) error {
+	for {
+		live := &corev1.Pod{}
+		admin := c.next()
+		if err := admin.Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, live); err != nil {
+			return err
+		}
+		live.Spec.EphemeralContainers = append(live.Spec.EphemeralContainers, corev1.EphemeralContainer{
+			EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: image}})
+		if err := admin.SubResource("ephemeralcontainers").Update(c.ctx(), live); !apierrors.IsConflict(err) {
+			return err
 		}
 	}
-	if winner == nil {
-		c.t.Fatalf("nobody was admitted: %v", errs)
-	}
-	for i, object := range objects {
-		if object != winner {
-			refused(c.t, errs[i], decide.RuleSecondWorkload, winner.GetNamespace()+"/"+winner.GetName())
-		}
-	}
-	c.awaitPod(winner.GetNamespace(), winner.GetName()+"-0", "")
-	c.instances(1)
-	return winner
 }
 
-// instances checks how many Pods run an instance.
-func (c *trial) instances(want int) {
-	c.t.Helper()
-	pods := &corev1.PodList{}
-	if err := c.first().List(c.ctx(), pods); err != nil {
-		c.t.Fatal(err)
-	}
-	signature, got := defaultSignature(c.t), 0
-	for _, found := range pods.Items {
-		if len(signature.Containers(&found.Spec)) > 0 && found.Status.Phase != corev1.PodFailed && found.Status.Phase != corev1.PodSucceeded {
-			got++
-		}
-	}
-	if got != want {
-		c.t.Fatalf("%d instances are there, want %d", got, want)
-	}
+// try is one attempt to get a second instance past the guard, or something that
+// looks like one and is none.
+type try struct {
+	// name begins with the id of the case, where there is one.
+	name string
+	want string
+	do   func(c *stage) error
 }
 
-// vacate takes everything away and waits until the guard has freed the slot.
-func (c *trial) vacate() {
-	c.t.Helper()
-	c.unfinalize()
-	c.clean()
-	c.eventually(func() error {
-		policy := c.policy()
-		switch held := policy.Status.Holder; {
-		case held == nil:
-			return nil
-		case held.Phase == guardv1alpha1.HolderReserved:
-			// What was never stored is given up after a time that is long here.
-			policy.Status.Holder = nil
-			return c.admin().Status().Update(c.ctx(), policy)
-		default:
-			return fmt.Errorf("holder is %+v", held)
-		}
-	})
+var refusalPattern = regexp.MustCompile(`(?s)denied (?:the )?request: (\[?([a-z-]+)[\]:] [^\n]*)(.*)`)
+
+// outcome is what an attempt came to: a rule's id, or one of the words above.
+func outcome(err error) (string, string) {
+	switch {
+	case err == nil:
+		return allowed, ""
+	case apierrors.IsAlreadyExists(err):
+		return exists, err.Error()
+	}
+	if match := refusalPattern.FindStringSubmatch(err.Error()); match != nil && apierrors.IsForbidden(err) {
+		return match[2], match[1]
+	}
+	return "error", err.Error()
 }
 
-// unfinalize lets Pods go that a case has held.
-func (c *trial) unfinalize() {
+// second counts the instances, by their own names, that run beside the holder's
+// Pod: no attempt may add one.
+func (c *stage) second() []string {
 	c.t.Helper()
+	signature := defaultSignature(c.t)
 	pods := &corev1.PodList{}
 	if err := c.admin().List(c.ctx(), pods); err != nil {
 		c.t.Fatal(err)
 	}
+	var second []string
 	for i := range pods.Items {
-		if held := &pods.Items[i]; len(held.Finalizers) > 0 {
-			held.Finalizers = nil
-			if err := client.IgnoreNotFound(c.admin().Update(c.ctx(), held)); err != nil {
-				c.t.Fatal(err)
-			}
+		pod := &pods.Items[i]
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !ended && len(signature.Containers(&pod.Spec)) > 0 && (pod.Namespace != c.namespace || pod.Name != "mc-0") {
+			second = append(second, pod.Namespace+"/"+pod.Name)
 		}
 	}
+	return second
 }
 
-// keep holds a Pod like a long grace period does.
-func (c *trial) keep(name string) {
-	c.t.Helper()
-	c.eventually(func() error {
-		held := &corev1.Pod{}
-		if err := c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, held); err != nil {
-			return err
-		}
-		held.Finalizers = []string{"test.metacontroller.io/alive"}
-		return c.first().Update(c.ctx(), held)
-	})
-}
-
-// casesInTurn are those that share an installation of two guards.
-var casesInTurn = []struct {
-	name string
-	run  func(*trial)
-}{
-	{"A01 two-creates", func(c *trial) {
-		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
-		c.one(objects, c.startAll(objects, plain))
-	}},
-	{"A02 cold replicas", func(c *trial) {
-		for _, g := range c.running() {
-			g.process.Stop()
-		}
-		c.all.revive(caseArgs...)
-		c.guards = c.all.guards
-		// They are asked before they are ready.
-		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
-		c.one(objects, c.startAll(objects, plain))
-	}},
-	{"A03 mixed kinds", func(c *trial) {
-		objects := []client.Object{deployment(c.namespace, "a"), job(c.namespace, "b"), pod(c.namespace, "c", instanceImage)}
-		for i, err := range c.startAll(objects, plain) {
-			if !apierrors.IsForbidden(err) {
-				c.t.Errorf("%T got %v", objects[i], err)
+// run runs attempts one after the other, each with its subtest, and prints them
+// as a table.
+func (c *stage) run(t *testing.T, tries []try) {
+	t.Helper()
+	var table strings.Builder
+	fmt.Fprintf(&table, "\n%-46s | %-24s | %-24s | %-15s | first line of the answer\n", "attempt", "expected", "answer", "second instance")
+	for _, attempt := range tries {
+		t.Run(attempt.name, func(t *testing.T) {
+			at := &stage{suite: &suite{}, namespace: c.namespace, servers: c.servers, turn: c.turn}
+			*at.suite = *c.suite
+			at.t = t
+			got, line := outcome(attempt.do(at))
+			c.turn = at.turn
+			second := at.second()
+			runs := "none"
+			if len(second) > 0 {
+				runs = strings.Join(second, ", ")
+				t.Errorf("a second instance runs: %s", runs)
 			}
-		}
-		c.instances(0)
-	}},
-	{"A04 cross namespace", func(c *trial) {
-		var objects []client.Object
-		for range 10 {
-			objects = append(objects, statefulSet(c.suite.namespace("a04"), "mc"))
-		}
-		c.one(objects, c.startAll(objects, plain))
-	}},
-	{"A08 stale-cache retry", func(c *trial) {
-		held := c.hold("mc")
-		const writes = 20
-		errs := make([]error, 0, writes)
-		for i := range writes {
-			// In turn through each API server, which then has an old version in its cache.
-			patch := fmt.Appendf(nil, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"ghcr.io/metacontroller/metacontroller:v4.%d"}]}}}}`, i)
-			errs = append(errs, c.admins[i%len(c.admins)].Patch(c.ctx(), held.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch)))
-		}
-		if err := errors.Join(errs...); err != nil {
-			c.t.Fatal(err)
-		}
-		seen := map[types.UID]bool{}
-		for _, record := range c.records() {
-			if record.Object.Namespace != c.namespace {
-				continue
+			fmt.Fprintf(&table, "%-46s | %-24s | %-24s | %-15s | %s\n", attempt.name, attempt.want, got, runs, line)
+			want := attempt.want
+			if want == unrecognised {
+				want = allowed
 			}
-			if seen[record.AdmissionUID] {
-				c.t.Errorf("two records of %s", record.AdmissionUID)
+			if got != want {
+				t.Fatalf("got %s (%s), want %s", got, line, attempt.want)
 			}
-			seen[record.AdmissionUID] = true
-		}
-	}},
-	{"A10 late answer", func(c *trial) {
-		stopped := c.running()
-		for _, g := range stopped {
-			_ = g.process.Signal(syscall.SIGSTOP)
-		}
-		err := c.first().Create(c.ctx(), statefulSet(c.namespace, "late"))
-		for _, g := range stopped {
-			_ = g.process.Signal(syscall.SIGCONT)
-		}
-		if !apierrors.IsInternalError(err) {
-			c.t.Fatalf("got %v", err)
-		}
-		kit.Eventually(c.t, 2*patience, func() error { return c.last().Create(c.ctx(), statefulSet(c.namespace, "next")) })
-	}},
-	{"A12 quota after us", func(c *trial) {
-		quota := &corev1.ResourceQuota{ObjectMeta: named(c.namespace, "none"), Spec: corev1.ResourceQuotaSpec{
-			Hard: corev1.ResourceList{"count/statefulsets.apps": resource.MustParse("0")},
-		}}
-		if err := c.first().Create(c.ctx(), quota); err != nil {
-			c.t.Fatal(err)
-		}
-		c.eventually(func() error {
-			live := &corev1.ResourceQuota{}
-			if err := c.first().Get(c.ctx(), client.ObjectKeyFromObject(quota), live); err != nil || len(live.Status.Hard) == 0 {
-				return fmt.Errorf("not in force: %v", err)
+			if slices.Contains(decide.Rules(), decide.Rule(got)) && len([]rune(strings.TrimSuffix(line, ""))) > decide.MaxLine {
+				t.Errorf("the first line has %d characters: %q", len([]rune(line)), line)
 			}
-			return nil
-		})
-		err := c.first().Create(c.ctx(), statefulSet(c.namespace, "mc"))
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota") {
-			c.t.Fatalf("got %v", err)
-		}
-		refused(c.t, c.last().Create(c.ctx(), statefulSet("default", "other")), decide.RuleSecondWorkload, c.namespace+"/mc")
-		if err := c.first().Delete(c.ctx(), quota); err != nil {
-			c.t.Fatal(err)
-		}
-		// The same identity may try again at once.
-		c.eventually(func() error {
-			err := c.last().Create(c.ctx(), statefulSet(c.namespace, "mc"))
-			if err != nil && !strings.Contains(err.Error(), "exceeded quota") {
-				c.t.Fatal(err)
-			}
-			return err
-		})
-		c.phase(guardv1alpha1.HolderBound)
-	}},
-	{"A14 AlreadyExists", func(c *trial) {
-		held := c.hold("mc")
-		for _, admin := range c.admins {
-			if err := admin.Create(c.ctx(), statefulSet(c.namespace, "mc")); !apierrors.IsAlreadyExists(err) {
-				c.t.Fatalf("got %v", err)
-			}
-		}
-		if now := c.policy().Status.Holder; now == nil || now.UID != held.UID || now.Phase != guardv1alpha1.HolderBound || now.Epoch != c.policy().Status.Epoch {
-			c.t.Fatalf("holder is %+v", now)
-		}
-	}},
-	{"A17 dry-run allow", func(c *trial) {
-		before := c.policy().Status
-		for _, name := range []string{"one", "two"} {
-			if err := c.last().Create(c.ctx(), statefulSet(c.namespace, name), client.DryRunAll); err != nil {
-				c.t.Fatal(err)
-			}
-		}
-		if now := c.policy().Status; now.Holder != nil || now.Epoch != before.Epoch {
-			c.t.Fatalf("a dry run left %+v", now)
-		}
-		c.eventually(func() error {
-			found := 0
-			for _, record := range c.records() {
-				if record.Object.Namespace == c.namespace && record.DryRun && record.Decision == "Allow" && !record.Enforced {
-					found++
-				}
-			}
-			if found != 2 {
-				return fmt.Errorf("%d records of dry runs", found)
-			}
-			return nil
-		})
-	}},
-	{"A18 dry-run deny", func(c *trial) {
-		c.hold("mc")
-		dry := c.first().Create(c.ctx(), statefulSet(c.namespace, "second"), client.DryRunAll)
-		refused(c.t, dry, decide.RuleSecondWorkload, c.namespace+"/mc")
-		if real := c.last().Create(c.ctx(), statefulSet(c.namespace, "second")); real == nil || real.Error() != dry.Error() {
-			c.t.Fatalf("the dry run says %q, the real one %q", dry, real)
-		}
-	}},
-	{"A19 server-side apply create", func(c *trial) {
-		if err := c.serverSideApply(c.first(), "mc"); err != nil {
-			c.t.Fatal(err)
-		}
-		c.phase(guardv1alpha1.HolderBound)
-		refused(c.t, c.serverSideApply(c.last(), "second"), decide.RuleSecondWorkload, c.namespace+"/mc")
-		c.recorded("second", "CREATE")
-	}},
-	{"A21 no-op update", func(c *trial) {
-		held := c.hold("mc")
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
-		for _, admin := range c.admins {
-			if err := admin.Patch(c.ctx(), held.DeepCopy(), patch); err != nil {
-				c.t.Fatal(err)
-			}
-		}
-	}},
-	{"A22 status writes", func(c *trial) {
-		held := c.hold("mc")
-		before := 0
-		for server := range c.admins {
-			before += c.webhookCalls(server)
-		}
-		for i := range 100 {
-			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"collisionCount":%d}}`, i))
-			if err := c.admins[i%len(c.admins)].Status().Patch(c.ctx(), held.DeepCopy(), patch); err != nil {
-				c.t.Fatal(err)
-			}
-		}
-		after := 0
-		for server := range c.admins {
-			after += c.webhookCalls(server)
-		}
-		if after != before {
-			c.t.Errorf("the guard was asked %d times about writes of the status", after-before)
-		}
-	}},
-	{"A23 delete then create", func(c *trial) {
-		held := c.hold("mc")
-		c.keep("mc-0")
-		if err := c.first().Delete(c.ctx(), held, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
-			c.t.Fatal(err)
-		}
-		c.awaitTerminating("mc-0")
-		// The Pod lives: the slot is kept, however often the guard looks.
-		for range 5 {
-			refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "next")), decide.RuleSecondWorkload, c.namespace+"/mc")
-			if now := c.policy().Status.Holder; now == nil || now.Phase != guardv1alpha1.HolderBound {
-				c.t.Fatalf("holder is %+v though its Pod lives", now)
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		epoch := c.policy().Status.Epoch
-		c.unfinalize()
-		c.eventually(func() error { return c.last().Create(c.ctx(), statefulSet(c.namespace, "next")) })
-		if now := c.policy().Status.Epoch; now <= epoch {
-			c.t.Fatalf("epoch went from %d to %d", epoch, now)
-		}
-		c.awaitPod(c.namespace, "next-0", "")
-		c.instances(1)
-	}},
-	{"A25 multi-doc apply", func(c *trial) {
-		var file bytes.Buffer
-		for _, name := range []string{"one", "two"} {
-			document, err := yaml.Marshal(typed(statefulSet(c.namespace, name)))
-			if err != nil {
-				c.t.Fatal(err)
-			}
-			file.WriteString("---\n")
-			file.Write(document)
-		}
-		path := filepath.Join(c.t.TempDir(), "two.yaml")
-		if err := os.WriteFile(path, file.Bytes(), 0o600); err != nil {
-			c.t.Fatal(err)
-		}
-		command := exec.CommandContext(c.ctx(), "kubectl", "--kubeconfig="+c.cp.Kubeconfig(len(c.admins)-1), "apply", "-f", path)
-		output, err := command.CombinedOutput()
-		exit := &exec.ExitError{}
-		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(output), "statefulset.apps/one created") ||
-			!strings.Contains(string(output), string(decide.RuleSecondWorkload)) || !strings.Contains(string(output), c.namespace+"/one") {
-			c.t.Fatalf("%v: %s", err, output)
-		}
-	}},
-	{"A27 reset", func(c *trial) {
-		// A call that is sent again, perhaps to another guard, has the same answer
-		// and changes nothing.
-		object := typed(statefulSet(c.namespace, "mc"))
-		object.SetUID("11111111-2222-3333-4444-555555555555")
-		guards := c.running()
-		epoch := c.policy().Status.Epoch
-		for i := range 4 {
-			if answer := c.review(guards[i%len(guards)], object, "replayed"); !answer.Allowed {
-				c.t.Fatalf("call %d is refused: %+v", i, answer.Result)
-			}
-		}
-		if now := c.policy().Status; now.Epoch != epoch+1 || now.Holder == nil || now.Holder.UID != object.GetUID() {
-			c.t.Fatalf("the slot is %+v", now)
-		}
-		c.suite.free()
-		// Connections that break while they are used.
-		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
-		cut := time.AfterFunc(3*time.Millisecond, c.balancer.cut)
-		defer cut.Stop()
-		c.one(objects, c.startAll(objects, plain))
-	}},
-	{"D06 long preStop", func(c *trial) {
-		c.hold("mc")
-		c.keep("mc-0")
-		before := c.awaitPod(c.namespace, "mc-0", "")
-		patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"ghcr.io/metacontroller/metacontroller:v5"}]}}}}`))
-		if err := c.last().Patch(c.ctx(), statefulSet(c.namespace, "mc"), patch); err != nil {
-			c.t.Fatal(err)
-		}
-		// The controller deletes a Pod of the old revision once it is healthy, or at
-		// once if it never was: here a person does.
-		if err := c.first().Delete(c.ctx(), pod(c.namespace, "mc-0", "")); err != nil {
-			c.t.Fatal(err)
-		}
-		c.awaitTerminating("mc-0")
-		c.instances(1)
-		c.unfinalize()
-		c.awaitPod(c.namespace, "mc-0", before)
-		c.instances(1)
-	}},
-	{"D10 D21 the Pod has failed", func(c *trial) {
-		c.hold("mc")
-		before := c.awaitPod(c.namespace, "mc-0", "")
-		c.fail("mc-0")
-		c.awaitPod(c.namespace, "mc-0", before)
-		c.instances(1)
-	}},
-	{"D11 terminal leftovers", func(c *trial) {
-		held := c.hold("mc")
-		if err := c.first().Delete(c.ctx(), held, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
-			c.t.Fatal(err)
-		}
-		// The Pod is left without an owner, and lives: the slot is kept.
-		refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "next")), decide.RuleSecondWorkload, c.namespace+"/mc")
-		c.fail("mc-0")
-		c.eventually(func() error { return c.last().Create(c.ctx(), statefulSet(c.namespace, "next")) })
-		c.awaitPod(c.namespace, "next-0", "")
-		c.instances(1)
-	}},
-	{"D12 Pending holder", func(c *trial) {
-		c.hold("mc") // There is no node: its Pod is Pending.
-		refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "second")), decide.RuleSecondWorkload, c.namespace+"/mc")
-	}},
-	{"D14 nodeName set", func(c *trial) {
-		c.hold("mc")
-		second := pod(c.namespace, "second", instanceImage)
-		second.Spec.NodeName = "somewhere"
-		for _, admin := range c.admins {
-			if err := admin.Create(c.ctx(), second.DeepCopy()); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), string(decide.RulePodNotPinned)) {
-				c.t.Fatalf("got %v", err)
-			}
-		}
-	}},
-	{"D19 namespace delete + recreate", func(c *trial) {
-		held := c.hold("mc")
-		namespace := &corev1.Namespace{}
-		namespace.Name = c.namespace
-		if err := c.first().Delete(c.ctx(), namespace); err != nil {
-			c.t.Fatal(err)
-		}
-		again := statefulSet(c.namespace, "mc")
-		c.eventually(func() error {
-			fresh := &corev1.Namespace{}
-			fresh.Name = c.namespace
-			if err := c.last().Create(c.ctx(), fresh); err != nil && !apierrors.IsAlreadyExists(err) {
-				return err
-			}
-			return c.last().Create(c.ctx(), again)
-		})
-		c.eventually(func() error {
-			if now := c.policy().Status.Holder; now == nil || now.UID != again.UID || now.UID == held.UID || now.Phase != guardv1alpha1.HolderBound {
-				return fmt.Errorf("holder is %+v, want uid %s", now, again.UID)
-			}
-			return nil
-		})
-		c.awaitPod(c.namespace, "mc-0", "")
-		c.instances(1)
-	}},
-	{"D22 image pull stuck", func(c *trial) {
-		c.hold("mc")
-		before := c.awaitPod(c.namespace, "mc-0", "")
-		for _, image := range []string{"ghcr.io/metacontroller/metacontroller:no-such", instanceImage} {
-			patch := client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image))
-			if err := c.last().Patch(c.ctx(), statefulSet(c.namespace, "mc"), patch); err != nil {
-				c.t.Fatalf("%s: %v", image, err)
-			}
-		}
-		if err := c.first().Delete(c.ctx(), pod(c.namespace, "mc-0", ""), client.GracePeriodSeconds(0)); err != nil {
-			c.t.Fatal(err)
-		}
-		c.awaitPod(c.namespace, "mc-0", before)
-	}},
-	{"G02 G12 a copy beside the live one", func(c *trial) {
-		held := c.hold("mc")
-		live := &appsv1.StatefulSet{}
-		if err := c.first().Get(c.ctx(), client.ObjectKeyFromObject(held), live); err != nil {
-			c.t.Fatal(err)
-		}
-		copied := live.DeepCopy()
-		copied.Namespace, copied.ResourceVersion = c.suite.namespace("restored"), ""
-		refused(c.t, c.last().Create(c.ctx(), copied), decide.RuleSecondWorkload, c.namespace+"/mc")
-		// What else is restored is.
-		if err := c.last().Create(c.ctx(), pod(copied.Namespace, "other", strangerImage)); err != nil {
-			c.t.Fatal(err)
-		}
-	}},
-	{"G03 the status was lost", func(c *trial) {
-		held := c.hold("mc")
-		epoch := c.policy().Status.Epoch
-		c.suite.free() // As a restored policy has none.
-		err := c.last().Create(c.ctx(), statefulSet(c.namespace, "second"))
-		if !apierrors.IsForbidden(err) {
-			c.t.Fatalf("a second one got %v", err)
-		}
-		c.eventually(func() error {
-			if now := c.policy().Status.Holder; now == nil || now.UID != held.UID || now.Phase != guardv1alpha1.HolderBound || now.Epoch <= epoch {
-				return fmt.Errorf("holder is %+v, want uid %s after epoch %d", now, held.UID, epoch)
-			}
-			return nil
-		})
-	}},
-	{"G07 two policies", func(c *trial) {
-		other := &guardv1alpha1.SingletonPolicy{}
-		other.Name = "other"
-		if err := c.first().Create(c.ctx(), other); err != nil {
-			c.t.Fatal(err)
-		}
-		defer func() { _ = c.first().Delete(context.Background(), other) }()
-		// The guard judges by the one that it was started for.
-		c.hold("mc")
-		refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "second")), decide.RuleSecondWorkload, c.namespace+"/mc")
-	}},
-}
-
-// caseArgs let a guard release soon, and keep its Lease on a busy machine.
-var caseArgs = []string{
-	"--release-delay=300ms", "--api-request-timeout=1s", "--policy-max-age=100ms",
-	"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=12s",
-}
-
-// TestCases tries each case with all clients and guards at one API server, and
-// with two.
-func TestCases(t *testing.T) {
-	for servers := 1; servers <= 2; servers++ {
-		t.Run(fmt.Sprintf("%d API servers", servers), func(t *testing.T) {
-			s := prepare(t)
-			s.timeout = 2
-			s.admins = s.admins[:servers]
-			for i := range 2 {
-				s.start(guardConfig{server: i % servers, args: caseArgs})
-			}
-			s.point()
-			s.admission(allLayers)
-			for _, each := range casesInTurn {
-				t.Run(each.name, func(t *testing.T) {
-					s.revive(caseArgs...)
-					c := &trial{suite: s.of(t), all: s}
-					c.namespace = c.suite.namespace("case")
-					defer c.vacate()
-					each.run(c)
-				})
+			if slices.Contains(decide.Rules(), decide.Rule(got)) && c.held() && !strings.Contains(line, c.holder()) {
+				t.Errorf("%q does not name the holder %s", line, c.holder())
 			}
 		})
 	}
+	t.Log(table.String())
 }
 
-// of is the suite for a part of the test.
-func (s *suite) of(t *testing.T) *suite {
-	part := *s
-	part.t = t
-	return &part
+func (c *stage) held() bool { return c.policy().Status.Holder != nil }
+
+// image is an instance's Pod spec by another image.
+func withImage(image string) corev1.PodSpec { return podSpec(image) }
+
+func with(spec corev1.PodSpec, edit func(*corev1.PodSpec)) corev1.PodSpec {
+	edit(&spec)
+	return spec
 }
 
-// plain creates until there is an answer.
-func plain(ctx context.Context, admin client.Client, object client.Object) error {
-	_, err := insist(ctx, admin, object)
-	return err
+func podOf(c *stage, name string, spec corev1.PodSpec) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: named(c.namespace, name), Spec: spec}
 }
 
-// typed says the kind, which a client otherwise leaves out.
-func typed(object *appsv1.StatefulSet) *appsv1.StatefulSet {
-	object.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
+func edited[T client.Object](object T, edit func(T)) T {
+	edit(object)
 	return object
 }
 
-func (c *trial) serverSideApply(admin client.Client, name string) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed(statefulSet(c.namespace, name)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	delete(content, "status")
-	object := &unstructured.Unstructured{Object: content}
-	unstructured.RemoveNestedField(object.Object, "metadata", "creationTimestamp")
-	unstructured.RemoveNestedField(object.Object, "spec", "template", "metadata", "creationTimestamp")
-	return admin.Apply(c.ctx(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("apply"))
+func autoscalerV2(namespace, kind, name string, least, most int32) *autoscalingv2.HorizontalPodAutoscaler {
+	return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: named(namespace, name+"-"+strings.ToLower(kind)), Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: kind, Name: name}, MinReplicas: &least, MaxReplicas: most,
+	}}
 }
 
-// recorded waits for the line about an object, with its operation.
-func (c *trial) recorded(name, operation string) {
+// freeTries are made while nobody holds the slot.
+func freeTries() []try {
+	const pinned = string(decide.RulePodNotPinned)
+	const kind = string(decide.RuleWorkloadKind)
+	return []try{
+		{"A17_dry_run_allowed", allowed, func(c *stage) error { return c.dry(statefulSet(c.namespace, "dry")) }},
+		{"A17_dry_run_allowed_again", allowed, func(c *stage) error {
+			if held := c.policy().Status.Holder; held != nil {
+				return fmt.Errorf("a dry run claimed: %v", held)
+			}
+			return c.dry(statefulSet(c.namespace, "dry2"))
+		}},
+		{"A19_server_side_apply_dry_run", allowed, func(c *stage) error {
+			return c.applyAs("me", statefulSet(c.namespace, "dry"), client.DryRunAll)
+		}},
+		{"C16_parallel_with_one", allowed, func(c *stage) error {
+			return c.dry(edited(statefulSet(c.namespace, "dry"), func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }))
+		}},
+		{"C16_parallel_with_two", string(decide.RuleScaleAboveOne), func(c *stage) error {
+			return c.dry(edited(statefulSet(c.namespace, "dry"), func(s *appsv1.StatefulSet) {
+				s.Spec.PodManagementPolicy, s.Spec.Replicas = appsv1.ParallelPodManagement, ptr.To[int32](2)
+			}))
+		}},
+		{"C17_first_with_ordinals_start", string(decide.RuleOrdinals), func(c *stage) error {
+			return c.dry(edited(statefulSet(c.namespace, "dry"), func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1} }))
+		}},
+		{"D05_first_with_zero_grace", string(decide.RuleZeroGrace), func(c *stage) error {
+			return c.dry(edited(statefulSet(c.namespace, "dry"), func(s *appsv1.StatefulSet) {
+				s.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
+			}))
+		}},
+		{"C23_daemonset_first", kind, func(c *stage) error { return c.create(daemonSet(c.namespace, "first")) }},
+		{"A03_deployment_first", kind, func(c *stage) error { return c.create(deployment(c.namespace, "first")) }},
+		{"A03_job_first", kind, func(c *stage) error { return c.create(job(c.namespace, "first")) }},
+		{"A03_pod_first", pinned, func(c *stage) error { return c.create(pod(c.namespace, "first", instanceImage)) }},
+		{"B09_two_in_one_pod", string(decide.RuleTwoInOnePod), func(c *stage) error {
+			return c.create(podOf(c, "two", with(podSpec(instanceImage), func(s *corev1.PodSpec) {
+				s.Containers = append(s.Containers, corev1.Container{Name: "more", Image: instanceImage})
+			})))
+		}},
+		{"B09_two_in_one_template", string(decide.RuleTwoInOnePod), func(c *stage) error {
+			return c.create(edited(statefulSet(c.namespace, "two"), func(s *appsv1.StatefulSet) {
+				s.Spec.Template.Spec.InitContainers = []corev1.Container{{Name: "more", Image: instanceImage}}
+			}))
+		}},
+	}
+}
+
+// heldTries are made while one is active.
+func heldTries() []try {
+	const (
+		second = string(decide.RuleSecondWorkload)
+		above  = string(decide.RuleScaleAboveOne)
+		pinned = string(decide.RulePodNotPinned)
+		became = string(decide.RuleBecameInstance)
+	)
+	mc := func(c *stage) *appsv1.StatefulSet { return statefulSet(c.namespace, "mc") }
+	barePod := func(spec corev1.PodSpec) func(*stage) error {
+		return func(c *stage) error { return c.create(podOf(c, "second", spec)) }
+	}
+	dryPod := func(spec corev1.PodSpec) func(*stage) error {
+		return func(c *stage) error { return c.dry(podOf(c, "looks-like", spec)) }
+	}
+	command := func(image string, words ...string) corev1.PodSpec {
+		return with(withImage(image), func(s *corev1.PodSpec) { s.Containers[0].Command = words })
+	}
+	patched := func(patch string) func(*stage) error {
+		return func(c *stage) error { return c.merge(mc(c), patch) }
+	}
+	tries := []try{
+		// Group A.
+		{"A14_same_name_again", exists, func(c *stage) error { return c.create(mc(c)) }},
+		{"A18_dry_run_second", second, func(c *stage) error { return c.dry(statefulSet(c.namespace, "second")) }},
+		{"A19_server_side_apply_second", second, func(c *stage) error { return c.applyAs("gitops", statefulSet(c.namespace, "second")) }},
+		{"A21_no_op_update", allowed, patched(`{"metadata":{"annotations":{"a":"b"}}}`)},
+		{"A22_status_writes", allowed, func(c *stage) error {
+			before := c.webhookCalls(0)
+			for range 20 {
+				live := mc(c)
+				if err := c.admins[0].Get(c.ctx(), client.ObjectKeyFromObject(live), live); err != nil {
+					return err
+				}
+				live.Status.ObservedGeneration++
+				if err := c.admins[0].Status().Update(c.ctx(), live); err != nil && !apierrors.IsConflict(err) {
+					return err
+				}
+			}
+			if calls := c.webhookCalls(0) - before; calls != 0 {
+				return fmt.Errorf("the guard was asked %d times about status writes", calls)
+			}
+			return nil
+		}},
+		{"generateName_statefulset", second, func(c *stage) error {
+			return c.create(edited(statefulSet(c.namespace, ""), func(s *appsv1.StatefulSet) { s.GenerateName = "mc-" }))
+		}},
+		{"generateName_pod", pinned, func(c *stage) error {
+			return c.create(edited(pod(c.namespace, "", instanceImage), func(p *corev1.Pod) { p.GenerateName = "mc-" }))
+		}},
+
+		// Group B.
+		{"B02_mirror_by_command", pinned, barePod(command("reg.local:5000/x/mc@sha256:"+strings.Repeat("a", 64), "/usr/bin/metacontroller"))},
+		{"B03_digest_only", pinned, barePod(withImage("ghcr.io/metacontroller/metacontroller@sha256:" + strings.Repeat("b", 64)))},
+		{"B04_renamed_image_default_entrypoint", unrecognised, dryPod(withImage("private.example.com/team/tool:v1"))},
+		{"B05_wrapped_command", unrecognised, dryPod(command("private.example.com/team/tool:v1", "sh", "-c", "exec /opt/m"))},
+		{"B07_init_container", pinned, barePod(with(withImage(strangerImage), func(s *corev1.PodSpec) {
+			s.InitContainers = []corev1.Container{{Name: "init", Image: instanceImage}}
+		}))},
+		{"B08_native_sidecar", pinned, barePod(with(withImage(strangerImage), func(s *corev1.PodSpec) {
+			s.InitContainers = []corev1.Container{{Name: "side", Image: instanceImage, RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}}
+		}))},
+		{"B09_two_in_one_pod_beside_the_holder", string(decide.RuleTwoInOnePod), barePod(with(withImage(instanceImage), func(s *corev1.PodSpec) {
+			s.Containers = append(s.Containers, corev1.Container{Name: "more", Image: instanceImage})
+		}))},
+		{"B09_second_container_in_the_holder", string(decide.RuleTwoInOnePod), patched(`{"spec":{"template":{"spec":{"containers":[{"name":"more","image":"` + instanceImage + `"}]}}}}`)},
+		{"B10_ephemeral_container", became, func(c *stage) error { return c.debug("web", instanceImage) }},
+		{"B10_ephemeral_container_in_the_pinned_pod", string(decide.RuleTwoInOnePod), func(c *stage) error { return c.debug("mc-0", instanceImage) }},
+		{"B11_in_place_image_patch", became, func(c *stage) error {
+			return c.merge(pod(c.namespace, "web", ""), `{"spec":{"containers":[{"name":"main","image":"`+instanceImage+`"}]}}`)
+		}},
+		{"B12_in_place_update_of_an_owned_pod", became, func(c *stage) error {
+			return c.merge(pod(c.namespace, "cloned", ""), `{"spec":{"containers":[{"name":"main","image":"`+instanceImage+`"}]}}`)
+		}},
+		{"B11_deployment_set_image", became, func(c *stage) error {
+			return c.merge(deployment(c.namespace, "web"), `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"`+instanceImage+`"}]}}}}`)
+		}},
+		{"B14_labels_stripped", second, func(c *stage) error {
+			return c.create(edited(job(c.namespace, "unlabelled"), func(j *batchv1.Job) { j.Labels = nil }))
+		}},
+		{"B15_label_spoof", allowed, func(c *stage) error {
+			return c.dry(edited(pod(c.namespace, "spoof", strangerImage), func(p *corev1.Pod) {
+				p.Labels = map[string]string{"app.kubernetes.io/name": "metacontroller", "app": "metacontroller"}
+			}))
+		}},
+		{"B16_hook_server", allowed, dryPod(withImage("metacontroller/nodejs-server:0.1"))},
+		{"B16_hook_jsonnetd", allowed, dryPod(withImage("ghcr.io/metacontroller/jsonnetd:v1"))},
+		{"B17_our_own_name", allowed, dryPod(withImage("ghcr.io/metacontroller-solo/guard:v1"))},
+
+		// Group C.
+		{"C01_nil_replicas", second, func(c *stage) error { return c.create(deployment(c.namespace, "second")) }},
+		{"C02_zero_replicas", second, func(c *stage) error {
+			return c.create(edited(statefulSet(c.namespace, "second"), func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To[int32](0) }))
+		}},
+		{"C03_statefulset_scale", above, func(c *stage) error { return c.scale(mc(c), 2) }},
+		{"C03_statefulset_scale_patch", above, func(c *stage) error {
+			return c.next().SubResource("scale").Patch(c.ctx(), mc(c), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":3}}`)))
+		}},
+		{"C04_replicas_in_spec", above, patched(`{"spec":{"replicas":2}}`)},
+		{"C04_replicas_by_apply_of_another", above, func(c *stage) error {
+			return c.applyAs("other", edited(mc(c), func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To[int32](2) }))
+		}},
+		{"C06_replicaset_scale", above, func(c *stage) error { return c.scale(replicaSet(c.namespace, "old-rs"), 2) }},
+		{"C06_replicationcontroller_scale", above, func(c *stage) error { return c.scale(replicationController(c.namespace, "old-rc"), 2) }},
+		{"A05_scale_a_second_from_zero", allowed, func(c *stage) error {
+			// To one is not asked about; the Pod is what is refused.
+			if err := c.scale(replicaSet(c.namespace, "old-rs"), 1); err != nil {
+				return err
+			}
+			c.refusalEvent("old-rs")
+			return c.scale(replicaSet(c.namespace, "old-rs"), 0)
+		}},
+		{"C06_deployment_scale", allowed, func(c *stage) error {
+			// Its ReplicaSet is what is refused.
+			if err := c.scale(deployment(c.namespace, "old-deployment"), 3); err != nil {
+				return err
+			}
+			c.refusalRecord("ReplicaSet", "old-deployment-", decide.RuleScaleAboveOne)
+			return c.scale(deployment(c.namespace, "old-deployment"), 0)
+		}},
+		{"C06_scale_a_stranger", allowed, func(c *stage) error {
+			const webhook = "scale.guard.metacontroller.io"
+			before := c.callsOf(webhook)
+			if err := c.scale(deployment(c.namespace, "web"), 3); err != nil {
+				return err
+			}
+			if calls := c.callsOf(webhook) - before; calls != 0 {
+				return fmt.Errorf("the guard was asked %d times about the scale of an unrelated Deployment", calls)
+			}
+			return c.scale(deployment(c.namespace, "web"), 0)
+		}},
+		{"C08_autoscaler", string(decide.RuleAutoscaler), func(c *stage) error { return c.create(renamed(autoscalerV2(c.namespace, "StatefulSet", "mc", 2, 5))) }},
+		{"C09_autoscaler_v1", string(decide.RuleAutoscaler), func(c *stage) error {
+			return c.create(&autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: named(c.namespace, "v1"), Spec: autoscalingv1.HorizontalPodAutoscalerSpec{
+				ScaleTargetRef: autoscalingv1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mc"}, MaxReplicas: 5,
+			}})
+		}},
+		{"C08_autoscaler_of_one", allowed, func(c *stage) error { return c.dry(renamed(autoscalerV2(c.namespace, "StatefulSet", "mc", 1, 1))) }},
+		{"C08_autoscaler_of_a_stranger", allowed, func(c *stage) error { return c.dry(renamed(autoscalerV2(c.namespace, "StatefulSet", "web", 1, 5))) }},
+		{"C08_autoscaler_moved_to_the_holder", string(decide.RuleAutoscaler), func(c *stage) error {
+			if err := client.IgnoreAlreadyExists(c.create(autoscalerV2(c.namespace, "StatefulSet", "web", 1, 5))); err != nil {
+				return err
+			}
+			return c.next().Patch(c.ctx(), autoscalerV2(c.namespace, "StatefulSet", "web", 1, 5),
+				client.RawPatch(types.MergePatchType, []byte(`{"spec":{"scaleTargetRef":{"name":"mc"}}}`)))
+		}},
+		{"C10_resize", allowed, func(c *stage) error {
+			return c.next().SubResource("resize").Patch(c.ctx(), pod(c.namespace, "mc-0", ""), client.RawPatch(types.StrategicMergePatchType,
+				[]byte(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"20m"}}}]}}`)))
+		}},
+		{"C11_rolling_surge_of_a_deployment", second, func(c *stage) error {
+			return c.merge(deployment(c.namespace, "old-deployment"), `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"`+instanceImage+`-next"}]}}}}`)
+		}},
+		{"C14_image_of_the_holder", allowed, patched(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"ghcr.io/metacontroller/metacontroller:v4.18.0"}]}}}}`)},
+		{"C37_rollback_of_the_holder", allowed, patched(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"` + instanceImage + `"}]}}}}`)},
+		{"C15_on_delete", allowed, patched(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null}}}`)},
+		{"C15_partition", allowed, patched(`{"spec":{"updateStrategy":{"type":"RollingUpdate","rollingUpdate":{"partition":1}}}}`)},
+		{"C17_ordinals_start", string(decide.RuleOrdinals), patched(`{"spec":{"ordinals":{"start":1}}}`)},
+		{"C18_max_unavailable", allowed, patched(`{"spec":{"updateStrategy":{"type":"RollingUpdate","rollingUpdate":{"partition":0,"maxUnavailable":"100%"}}}}`)},
+		{"C23_daemonset", second, func(c *stage) error { return c.create(daemonSet(c.namespace, "second")) }},
+		{"C28_bare_pod", pinned, barePod(withImage(instanceImage))},
+		{"C29_pod_of_an_unknown_owner", pinned, func(c *stage) error {
+			return c.create(edited(pod(c.namespace, "owned", instanceImage), func(p *corev1.Pod) {
+				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "argoproj.io/v1alpha1", Kind: "Workflow", Name: "w", UID: "1", Controller: ptr.To(true)}}
+			}))
+		}},
+		{"C30_pod_template", allowed, func(c *stage) error {
+			return c.dry(&corev1.PodTemplate{ObjectMeta: named(c.namespace, "t"), Template: template(instanceImage)})
+		}},
+		{"C31_second_helm_release", second, func(c *stage) error {
+			err := c.create(edited(statefulSet("default", "other-metacontroller"), func(s *appsv1.StatefulSet) {
+				s.Labels = map[string]string{"app.kubernetes.io/managed-by": "Helm"}
+			}))
+			if err != nil && !strings.Contains(err.Error(), "delete it first") {
+				return fmt.Errorf("the message does not say how to move: %w", err)
+			}
+			return err
+		}},
+		{"cronjob", second, func(c *stage) error { return c.create(cronJob(c.namespace, "second")) }},
+		{"job_with_parallelism", second, func(c *stage) error {
+			return c.create(edited(job(c.namespace, "second"), func(j *batchv1.Job) { j.Spec.Parallelism = ptr.To[int32](3) }))
+		}},
+		{"job_raised_in_parallelism", above, func(c *stage) error {
+			return c.merge(job(c.namespace, "old-job"), `{"spec":{"parallelism":4}}`)
+		}},
+		{"job_resumed", allowed, func(c *stage) error {
+			// Its Pod is what is refused.
+			if err := c.merge(job(c.namespace, "old-job"), `{"spec":{"suspend":false}}`); err != nil {
+				return err
+			}
+			c.refusalEvent("old-job")
+			return c.merge(job(c.namespace, "old-job"), `{"spec":{"suspend":true}}`)
+		}},
+		{"replicaset", second, func(c *stage) error { return c.create(replicaSet(c.namespace, "second")) }},
+		{"replicationcontroller", second, func(c *stage) error { return c.create(replicationController(c.namespace, "second")) }},
+		{"C35_delete_a_violator", allowed, func(c *stage) error {
+			return c.next().Delete(c.ctx(), replicationController(c.namespace, "old-rc"), client.DryRunAll)
+		}},
+		{"C36_eviction", allowed, func(c *stage) error {
+			return c.next().SubResource("eviction").Create(c.ctx(), pod(c.namespace, "mc-0", ""), &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}})
+		}},
+
+		// Group D.
+		{"D05_zero_grace", string(decide.RuleZeroGrace), patched(`{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":0}}}}`)},
+		{"D12_pending_holder", second, func(c *stage) error {
+			err := c.create(statefulSet(c.namespace, "second"))
+			if err != nil && !strings.Contains(err.Error(), "mc-0 is Pending") {
+				return fmt.Errorf("the message does not say that the first is Pending: %w", err)
+			}
+			return err
+		}},
+		{"D14_node_name_set", pinned, barePod(with(withImage(instanceImage), func(s *corev1.PodSpec) { s.NodeName = "somewhere" }))},
+
+		// Of other groups, for they are attempts too.
+		{"F09_system_masters", second, func(c *stage) error { return c.create(statefulSet("default", "mc")) }},
+		{"F10_impersonated_controller", pinned, func(c *stage) error {
+			// Its name alone does not make a Pod the holder's.
+			as := rest.CopyConfig(c.cp.AdminConfig(0))
+			as.Impersonate = rest.ImpersonationConfig{UserName: decide.UserStatefulSetController, Groups: []string{"system:masters"}}
+			return c.client(as).Create(c.ctx(), edited(pod(c.namespace, "mc-1", instanceImage), func(p *corev1.Pod) {
+				p.OwnerReferences = c.pinnedOwner()
+			}))
+		}},
+		{"F12_right_name_wrong_namespace", pinned, func(c *stage) error {
+			return c.create(edited(pod("default", "mc-0", instanceImage), func(p *corev1.Pod) { p.OwnerReferences = c.pinnedOwner() }))
+		}},
+		{"forged_owner", pinned, func(c *stage) error {
+			return c.create(edited(pod(c.namespace, "mc-1", instanceImage), func(p *corev1.Pod) { p.OwnerReferences = c.pinnedOwner() }))
+		}},
+		{"G02_restore_into_another_namespace", second, func(c *stage) error { return c.create(statefulSet("default", "mc")) }},
+		{"G12_copy_by_a_backup_controller", second, func(c *stage) error {
+			live := mc(c)
+			if err := c.admin().Get(c.ctx(), client.ObjectKeyFromObject(live), live); err != nil {
+				return err
+			}
+			clone := live.DeepCopy()
+			clone.ObjectMeta = metav1.ObjectMeta{Namespace: c.namespace, Name: "mc-copy", Labels: live.Labels, Annotations: live.Annotations}
+			clone.Status = appsv1.StatefulSetStatus{}
+			return c.create(clone)
+		}},
+	}
+	// B01: the images that are published, in every flavour.
+	for _, repository := range []string{"ghcr.io/metacontroller/metacontroller", "metacontrollerio/metacontroller", "docker.io/metacontrollerio/metacontroller", "index.docker.io/metacontrollerio/metacontroller"} {
+		for _, tag := range []string{"v4.17.2", "v4.17.2-distroless", "v4.17.2-debug"} {
+			image := repository + ":" + tag
+			tries = append(tries, try{"B01_" + strings.NewReplacer("/", "_", ":", "_").Replace(image), pinned, func(c *stage) error {
+				return c.create(pod(c.namespace, "second", image))
+			}})
+		}
+	}
+	return tries
+}
+
+// pinnedOwner is what the StatefulSet controller writes into the holder's Pod.
+func (c *stage) pinnedOwner() []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mc", UID: c.policy().Status.Holder.UID, Controller: ptr.To(true)}}
+}
+
+// refusalEvent waits until a controller says, in an event on the object that it
+// works on, or on one that is named after it, that the guard refused it.
+func (c *stage) refusalEvent(name string) {
 	c.t.Helper()
 	c.eventually(func() error {
-		for _, record := range c.records() {
-			if record.Object.Namespace == c.namespace && record.Object.Name == name {
-				if record.Operation != operation {
-					c.t.Fatalf("operation is %s", record.Operation)
-				}
+		events := &corev1.EventList{}
+		if err := c.admin().List(c.ctx(), events, client.InNamespace(c.namespace)); err != nil {
+			return err
+		}
+		for _, event := range events.Items {
+			if strings.HasPrefix(event.InvolvedObject.Name, name) && strings.Contains(event.Message, "denied") && strings.Contains(event.Message, c.holder()) {
 				return nil
 			}
 		}
-		return fmt.Errorf("no record of %s", name)
+		return fmt.Errorf("no event says that %s was refused", name)
 	})
 }
 
-func (c *trial) awaitTerminating(name string) {
+// callsOf is how often all API servers have called a webhook.
+func (c *stage) callsOf(webhook string) int {
+	c.t.Helper()
+	calls := 0
+	for server := range c.admins {
+		calls += c.webhookCallsOf(server, webhook)
+	}
+	return calls
+}
+
+// refusalRecord waits until a guard has written down that it refused a
+// controller's update by that rule.
+func (c *stage) refusalRecord(kind, prefix string, rule decide.Rule) {
 	c.t.Helper()
 	c.eventually(func() error {
-		found := &corev1.Pod{}
-		if err := c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, found); err != nil {
-			return err
+		for _, record := range c.records() {
+			if record.Object.Kind == kind && strings.HasPrefix(record.Object.Name, prefix) && record.Rule == string(rule) && record.Enforced {
+				return nil
+			}
 		}
-		if found.DeletionTimestamp == nil {
-			return fmt.Errorf("it is not deleted yet")
+		return fmt.Errorf("no record says that a %s of %s was refused by %s", kind, prefix, rule)
+	})
+}
+
+func renamed(object *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.HorizontalPodAutoscaler {
+	object.Name = "try"
+	return object
+}
+
+// TestCases makes every attempt through one API server, and then through two in
+// turn, with all layers in force.
+func TestCases(t *testing.T) {
+	s := prepare(t)
+	c := &stage{suite: s, namespace: s.namespace("cases"), servers: 1}
+	// What was there before the guard, and runs nothing.
+	zero := ptr.To[int32](0)
+	for _, object := range []client.Object{
+		edited(replicaSet(c.namespace, "old-rs"), func(r *appsv1.ReplicaSet) { r.Spec.Replicas = zero }),
+		edited(replicationController(c.namespace, "old-rc"), func(r *corev1.ReplicationController) { r.Spec.Replicas = zero }),
+		edited(deployment(c.namespace, "old-deployment"), func(d *appsv1.Deployment) { d.Spec.Replicas = zero }),
+		edited(job(c.namespace, "old-job"), func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }),
+		edited(deployment(c.namespace, "web"), func(d *appsv1.Deployment) {
+			d.Spec.Replicas, d.Spec.Template.Spec.Containers[0].Image = zero, strangerImage
+		}),
+		pod(c.namespace, "web", strangerImage),
+		edited(pod(c.namespace, "cloned", strangerImage), func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: "default", UID: s.uidOf(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}), Controller: ptr.To(true)}}
+		}),
+		// C08: it was there before the guard could refuse it, and asks for two.
+		autoscalerV2(c.namespace, "StatefulSet", "mc", 2, 5),
+	} {
+		if err := s.admin().Create(s.ctx(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		s.start(guardConfig{server: i % s.cp.APIServers()})
+	}
+	s.point()
+	s.admission(allLayers)
+
+	for servers := 1; servers <= len(s.admins); servers++ {
+		c.servers = servers
+		t.Run(fmt.Sprintf("free, API servers: %d", servers), func(t *testing.T) { c.run(t, freeTries()) })
+	}
+	// A25: of two documents the first takes the slot, the second is refused.
+	resources := corev1.ResourceList{corev1.ResourceCPU: quantity("10m")}
+	first := edited(statefulSet(c.namespace, "mc"), func(st *appsv1.StatefulSet) {
+		st.Spec.Template.Spec.Containers[0].Resources.Requests = resources
+	})
+	t.Run("A25_two_documents", func(t *testing.T) {
+		if err := c.applyAs("kubectl", first); err != nil {
+			t.Fatal(err)
+		}
+		if got, line := outcome(c.applyAs("kubectl", statefulSet("default", "mc"))); got != string(decide.RuleSecondWorkload) {
+			t.Fatalf("got %s: %s", got, line)
+		}
+	})
+	s.phase(guardv1alpha1.HolderBound)
+	s.awaitPod(c.namespace, "mc-0", "")
+	s.eventually(func() error {
+		if active := s.policy().Status.ActivePod; active == nil || !active.Pending {
+			return fmt.Errorf("active Pod is %+v", active)
 		}
 		return nil
 	})
-}
-
-// fail ends a Pod as a node does that drains itself.
-func (c *trial) fail(name string) {
-	c.t.Helper()
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Failed","reason":"Terminated"}}`))
-	if err := c.first().Status().Patch(c.ctx(), pod(c.namespace, name, ""), patch); err != nil {
-		c.t.Fatal(err)
+	for servers := 1; servers <= len(s.admins); servers++ {
+		c.servers = servers
+		t.Run(fmt.Sprintf("held, API servers: %d", servers), func(t *testing.T) { c.run(t, heldTries()) })
 	}
-}
-
-// review sends a create to a guard as an API server does.
-func (c *trial) review(g *guard, object *appsv1.StatefulSet, uid types.UID) *admissionv1.AdmissionResponse {
-	c.t.Helper()
-	raw, err := json.Marshal(object)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	body, err := json.Marshal(admissionv1.AdmissionReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-		Request: &admissionv1.AdmissionRequest{
-			UID: uid, Operation: admissionv1.Create, Namespace: object.Namespace, Name: object.Name,
-			Kind:     metav1.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"},
-			Resource: metav1.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"},
-			Object:   runtime.RawExtension{Raw: raw},
-		},
+	t.Run("C08_autoscaler_that_was_there_shows_the_reason", func(t *testing.T) {
+		s.eventually(func() error {
+			live := autoscalerV2(c.namespace, "StatefulSet", "mc", 2, 5)
+			if err := s.admin().Get(s.ctx(), client.ObjectKeyFromObject(live), live); err != nil {
+				return err
+			}
+			for _, condition := range live.Status.Conditions {
+				if condition.Type == autoscalingv2.AbleToScale && strings.Contains(condition.Message, string(decide.RuleScaleAboveOne)) {
+					return nil
+				}
+			}
+			return fmt.Errorf("conditions are %+v", live.Status.Conditions)
+		})
 	})
-	if err != nil {
-		c.t.Fatal(err)
+	t.Run("force_delete", func(t *testing.T) { c.forceDelete(t) })
+}
+
+func (s *suite) uidOf(object client.Object) types.UID {
+	s.t.Helper()
+	if err := s.admin().Get(s.ctx(), client.ObjectKeyFromObject(object), object); err != nil {
+		s.t.Fatal(err)
 	}
-	response, err := c.httpClient().Post("https://"+g.webhook+"/validate", "application/json", bytes.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
+	return object.GetUID()
+}
+
+// forceDelete gives the holder's Pod a node that nobody runs, and tries to force
+// it out. Nothing here is a kubelet: whether a container still runs is what the
+// guard cannot know either.
+func (c *stage) forceDelete(t *testing.T) {
+	ctx := context.Background()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "lost"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	if err := c.admin().Create(ctx, node); err != nil {
+		t.Fatal(err)
 	}
-	defer response.Body.Close()
-	answer := admissionv1.AdmissionReview{}
-	content, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK || json.Unmarshal(content, &answer) != nil {
-		c.t.Fatalf("%s %s, %v", response.Status, content, err)
+	t.Cleanup(func() { _ = client.IgnoreNotFound(c.admin().Delete(ctx, node)) })
+	mc0 := func() *corev1.Pod { return pod(c.namespace, "mc-0", "") }
+	c.eventually(func() error {
+		return c.admin().SubResource("binding").Create(ctx, mc0(), &corev1.Binding{ObjectMeta: named(c.namespace, "mc-0"), Target: corev1.ObjectReference{Kind: "Node", Name: node.Name}})
+	})
+	force := func(options ...client.DeleteOption) error {
+		return c.next().Delete(ctx, mc0(), append(options, client.GracePeriodSeconds(0))...)
 	}
-	return answer.Response
+	want := func(t *testing.T, err error, want string) {
+		t.Helper()
+		if got, line := outcome(err); got != want {
+			t.Fatalf("got %s (%s), want %s", got, line, want)
+		}
+	}
+	const forced = string(decide.RuleForceDelete)
+	t.Run("D02_force_delete_while_the_node_may_run_it", func(t *testing.T) {
+		want(t, force(), forced)
+		want(t, force(client.DryRunAll), forced)
+	})
+	t.Run("D02_deletion_of_the_whole_collection", func(t *testing.T) {
+		want(t, c.next().DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(c.namespace), client.GracePeriodSeconds(0), client.MatchingFields{"metadata.name": "mc-0"}), forced)
+	})
+	t.Run("C35_forced_delete_of_a_stranger", func(t *testing.T) {
+		want(t, c.next().Delete(ctx, pod(c.namespace, "web", ""), client.GracePeriodSeconds(0), client.DryRunAll), allowed)
+	})
+	t.Run("C35_delete_with_grace", func(t *testing.T) {
+		want(t, c.next().Delete(ctx, mc0(), client.DryRunAll), allowed)
+	})
+	t.Run("D01_terminating_stays", func(t *testing.T) {
+		want(t, c.next().Delete(ctx, mc0()), allowed)
+		want(t, force(), forced)
+		live := mc0()
+		if err := c.admin().Get(ctx, client.ObjectKeyFromObject(live), live); err != nil || live.DeletionTimestamp == nil {
+			t.Fatalf("the Pod is %v, %v; want it Terminating", live.DeletionTimestamp, err)
+		}
+		if second := c.second(); len(second) > 0 {
+			t.Fatalf("a second instance runs: %v", second)
+		}
+	})
+	t.Run("D02_the_node_itself_says_so", func(t *testing.T) {
+		as := rest.CopyConfig(c.cp.AdminConfig(0))
+		as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:lost", Groups: []string{"system:masters"}}
+		want(t, c.client(as).Delete(ctx, mc0(), client.GracePeriodSeconds(0), client.DryRunAll), allowed)
+		as.Impersonate.UserName = "system:node:other"
+		want(t, c.client(as).Delete(ctx, mc0(), client.GracePeriodSeconds(0), client.DryRunAll), forced)
+	})
+	t.Run("D03_out_of_service", func(t *testing.T) {
+		before := c.uidOf(mc0())
+		live := node.DeepCopy()
+		if err := c.admin().Get(ctx, client.ObjectKeyFromObject(live), live); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.admin().Patch(ctx, live, client.RawPatch(types.StrategicMergePatchType,
+			[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]}}`))); err != nil {
+			t.Fatal(err)
+		}
+		// Pod garbage collection may be quicker, by the same rule.
+		if got, line := outcome(client.IgnoreNotFound(force(client.Preconditions{UID: &before}))); got != allowed && !strings.Contains(line, "UID in precondition") {
+			t.Fatalf("got %s (%s)", got, line)
+		}
+		c.awaitPod(c.namespace, "mc-0", before)
+		if second := c.second(); len(second) > 0 {
+			t.Fatalf("a second instance runs: %v", second)
+		}
+	})
 }

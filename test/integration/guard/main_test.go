@@ -5,6 +5,8 @@
 package guard_test
 
 import (
+	"os"
+	"strconv"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -15,5 +17,16 @@ import (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	kit.Main(m, kit.Options{APIServers: 2})
+	kit.Main(m, kit.Options{APIServers: apiServers()})
+}
+
+// envAPIServers sets the number of API servers on the one etcd: the cases hold
+// for one and for two.
+const envAPIServers = "GUARD_API_SERVERS"
+
+func apiServers() int {
+	if n, err := strconv.Atoi(os.Getenv(envAPIServers)); err == nil && n > 0 {
+		return n
+	}
+	return 2
 }

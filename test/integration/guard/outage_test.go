@@ -169,6 +169,12 @@ func (s *suite) strangers(namespace, prefix string) {
 // whatever came of it.
 func (s *suite) webhookCalls(server int) int {
 	s.t.Helper()
+	return s.webhookCallsOf(server, ".guard.metacontroller.io")
+}
+
+// webhookCallsOf is the same for the webhooks whose names end in suffix.
+func (s *suite) webhookCallsOf(server int, suffix string) int {
+	s.t.Helper()
 	const metric = "apiserver_admission_webhook_admission_duration_seconds_count{"
 	clients, err := kubernetes.NewForConfig(s.cp.AdminConfig(server))
 	if err != nil {
@@ -180,7 +186,7 @@ func (s *suite) webhookCalls(server int) int {
 	}
 	calls := 0
 	for line := range strings.Lines(string(exposition)) {
-		if !strings.HasPrefix(line, metric) || !strings.Contains(line, `.guard.metacontroller.io"`) {
+		if !strings.HasPrefix(line, metric) || !strings.Contains(line, suffix+`"`) {
 			continue
 		}
 		value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)

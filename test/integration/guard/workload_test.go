@@ -1,11 +1,17 @@
 package guard_test
 
 import (
+	"context"
+
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
+
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 )
 
 const (
@@ -75,3 +81,17 @@ func cronJob(namespace, name string) *batchv1.CronJob {
 func pod(namespace, name, image string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: named(namespace, name), Spec: podSpec(image)}
 }
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }
+
+// asUnstructured is a policy whose spec a test can spoil.
+func asUnstructured(policy *guardv1alpha1.SingletonPolicy) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{Object: map[string]any{}}
+	object.SetAPIVersion(guardv1alpha1.GroupVersion.String())
+	object.SetKind(guardv1alpha1.SingletonPolicyKind)
+	object.SetName(policy.Name)
+	return object
+}
+
+// ctxWithoutCancel outlives the test, for what is cleaned up after it.
+func ctxWithoutCancel(s *suite) context.Context { return context.WithoutCancel(s.ctx()) }

@@ -325,7 +325,7 @@ func TestPin(t *testing.T) {
 	})
 
 	step("no expression has a warning of the API server's type checker", func(c *cluster) {
-		for _, name := range []string{pin.PolicyName, pin.WorkloadPolicyName, pin.ProtectName} {
+		for _, name := range []string{pin.PolicyName, pin.WorkloadPolicyName, pin.ScalePolicyName, pin.ProtectName} {
 			p := &admissionregistrationv1.ValidatingAdmissionPolicy{}
 			kit.Eventually(c, patience, func() error {
 				c.must(c.Get(ctx, client.ObjectKey{Name: name}, p))
@@ -380,7 +380,7 @@ func TestPin(t *testing.T) {
 	})
 
 	step("uninstalling ends it all, in the documented order", func(c *cluster) {
-		for _, name := range []string{pin.PolicyName, pin.WorkloadPolicyName, pin.ProtectName} {
+		for _, name := range []string{pin.PolicyName, pin.WorkloadPolicyName, pin.ScalePolicyName, pin.ProtectName} {
 			c.must(c.Delete(ctx, binding(name)))
 		}
 		kit.Eventually(c, patience, func() error { return c.try(c.pod("another", image)) })

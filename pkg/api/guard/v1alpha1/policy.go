@@ -11,6 +11,9 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=singletonpolicies,scope=Cluster,shortName=singleton;singletons
+// +kubebuilder:validation:XValidation:rule="oldSelf.spec.mode != 'LeaderElected' || self.spec.mode != 'LeaderElected' || !has(oldSelf.status) || !has(oldSelf.status.holder) || has(self.spec.lease) == has(oldSelf.spec.lease) && (!has(self.spec.lease) || self.spec.lease == oldSelf.spec.lease)",message="spec.lease: while a holder has the slot its Pods elect their leader on this Lease; delete the holder first"
+// +kubebuilder:validation:XValidation:rule="oldSelf.spec.mode == self.spec.mode || self.spec.mode != 'Sharded' || !has(oldSelf.status) || !has(oldSelf.status.holder)",message="spec.mode: cannot become Sharded while a holder has the slot; delete the holder first"
+// +kubebuilder:validation:XValidation:rule="oldSelf.spec.mode == self.spec.mode || oldSelf.spec.mode != 'Sharded' || !has(oldSelf.status) || !has(oldSelf.status.slots) || size(oldSelf.status.slots) == 0",message="spec.mode: cannot leave Sharded while a shard is held; delete the holders first"
 // +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.status.holder.display`
 // +kubebuilder:printcolumn:name="Active",type=string,JSONPath=`.status.activePod.name`
 // +kubebuilder:printcolumn:name="Actions",type=string,JSONPath=`.spec.validationActions`
@@ -43,6 +46,9 @@ type SingletonPolicyList struct {
 }
 
 // SingletonPolicySpec says what an instance is and what happens to a second one.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.lease) || has(self.mode) && self.mode == 'LeaderElected'",message="spec.lease: only mode LeaderElected has a Lease; remove it or set spec.mode to LeaderElected"
+// +kubebuilder:validation:XValidation:rule="!has(self.holder) || !has(self.mode) || self.mode != 'Sharded'",message="spec.holder: mode Sharded has a holder for each shard, so none can be named; remove it or set another spec.mode"
 type SingletonPolicySpec struct {
 	// Match says what an instance is.
 	// +optional
@@ -52,6 +58,11 @@ type SingletonPolicySpec struct {
 	// +optional
 	// +kubebuilder:default=Strict
 	Mode Mode `json:"mode,omitempty"`
+	// Lease is the one that all Pods of the holder elect their leader on, in mode
+	// LeaderElected. Left out, it is the one that Metacontroller takes by default:
+	// "metacontroller" in the holder's namespace.
+	// +optional
+	Lease *LeaseReference `json:"lease,omitempty"`
 	// Holder pins the StatefulSet that may hold the slot. Left out, the first
 	// StatefulSet that is admitted claims it.
 	// +optional
@@ -135,10 +146,12 @@ type WorkloadRule struct {
 	// Group is the API group, such as "apps.kruise.io".
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
 	Group string `json:"group"`
 	// Resource is the plural name, such as "clonesets".
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Resource string `json:"resource"`
 	// PodTemplatePath is the dot-separated path to the Pod template.
 	// +kubebuilder:default="spec.template"
@@ -182,10 +195,28 @@ const (
 type HolderReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Namespace string `json:"namespace"`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
+}
+
+// LeaseReference names a Lease.
+type LeaseReference struct {
+	// Namespace is, left out, the holder's.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Namespace string `json:"namespace,omitempty"`
+	// Name is, left out, "metacontroller".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
 }
 
 // Fence says whose writes are accepted from the active Pod only.
@@ -234,6 +265,7 @@ type Exception struct {
 	// Reason is for the reader of the audit log.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`\S`
 	Reason string `json:"reason"`
 	// Expires is when the exception ends.
 	Expires metav1.Time `json:"expires"`
@@ -244,6 +276,11 @@ type SingletonPolicyStatus struct {
 	// Holder is who has the slot; absent means that it is free.
 	// +optional
 	Holder *Holder `json:"holder,omitempty"`
+	// Slots are the shards that are held, in mode Sharded, which has no Holder.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Slots []Slot `json:"slots,omitempty"`
 	// Epoch rises with each change of holder and never falls, also while the
 	// slot is free.
 	// +optional
@@ -280,6 +317,8 @@ const (
 	ConditionCompliant = "Compliant"
 	// ConditionFenceReady is true when the fence is installed and current.
 	ConditionFenceReady = "FenceReady"
+	// ConditionExcepted is true while an exception lets something through.
+	ConditionExcepted = "Excepted"
 	// ConditionDrifted is true when installed admission objects differ from
 	// what the guard would render.
 	ConditionDrifted = "Drifted"
@@ -310,6 +349,24 @@ type Holder struct {
 	// Epoch is the epoch that this claim began.
 	// +kubebuilder:validation:Minimum=1
 	Epoch int64 `json:"epoch"`
+	// Elected says, in mode LeaderElected, that the template and every Pod have
+	// been seen to take the Lease before they work. Until then only the Pod with
+	// ordinal 0 is let in.
+	// +optional
+	Elected bool `json:"elected,omitempty"`
+}
+
+// Slot is one shard that is held.
+type Slot struct {
+	// Selector is the --target-label-selector that its instance works on.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Selector string `json:"selector"`
+	// Holder is the StatefulSet that runs the instance.
+	Holder Holder `json:"holder"`
+	// ActivePod is the instance that runs now.
+	// +optional
+	ActivePod *ActivePod `json:"activePod,omitempty"`
 }
 
 // HolderPhase is how far a claim is.
@@ -334,6 +391,9 @@ type ActivePod struct {
 	UID  types.UID `json:"uid"`
 	// +optional
 	Node string `json:"node,omitempty"`
+	// Pending is set while the Pod has been admitted and has not started yet.
+	// +optional
+	Pending bool `json:"pending,omitempty"`
 }
 
 // Instance is an instance that the guard has seen.
@@ -343,6 +403,9 @@ type Instance struct {
 	UID       types.UID `json:"uid"`
 	// +optional
 	Node string `json:"node,omitempty"`
+	// Owner is the controller that the Pod says to be of, as Kind/name.
+	// +optional
+	Owner string `json:"owner,omitempty"`
 	// Verdict is what the policy says of it.
 	Verdict InstanceVerdict `json:"verdict"`
 }

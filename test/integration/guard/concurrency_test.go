@@ -1,0 +1,672 @@
+package guard_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/guard/decide"
+	"github.com/metacontroller-solo/solo/test/kit"
+)
+
+// trial is one case, with the guards installed and the slot free.
+type trial struct {
+	*suite
+	namespace string
+	// all is the suite of all cases: what it starts outlives this one.
+	all *suite
+}
+
+// first and last are clients of the first and of the last API server that the
+// case is tried on.
+func (c *trial) first() client.Client { return c.admins[0] }
+
+func (c *trial) last() client.Client { return c.admins[len(c.admins)-1] }
+
+// hold gives the slot to a StatefulSet and waits for its Pod.
+func (c *trial) hold(name string) *appsv1.StatefulSet {
+	c.t.Helper()
+	object := statefulSet(c.namespace, name)
+	if err := c.first().Create(c.ctx(), object); err != nil {
+		c.t.Fatal(err)
+	}
+	c.phase(guardv1alpha1.HolderBound)
+	c.awaitPod(c.namespace, name+"-0", "")
+	return object
+}
+
+// one checks that one of the creates went through, that all others were refused
+// with the winner's name, and that one Pod comes of it.
+func (c *trial) one(objects []client.Object, errs []error) client.Object {
+	c.t.Helper()
+	var winner client.Object
+	for i, object := range objects {
+		if errs[i] == nil {
+			if winner != nil {
+				c.t.Fatalf("%s and %s were both admitted", client.ObjectKeyFromObject(winner), client.ObjectKeyFromObject(object))
+			}
+			winner = object
+		}
+	}
+	if winner == nil {
+		c.t.Fatalf("nobody was admitted: %v", errs)
+	}
+	for i, object := range objects {
+		if object != winner {
+			refused(c.t, errs[i], decide.RuleSecondWorkload, winner.GetNamespace()+"/"+winner.GetName())
+		}
+	}
+	c.awaitPod(winner.GetNamespace(), winner.GetName()+"-0", "")
+	c.instances(1)
+	return winner
+}
+
+// instances checks how many Pods run an instance.
+func (c *trial) instances(want int) {
+	c.t.Helper()
+	pods := &corev1.PodList{}
+	if err := c.first().List(c.ctx(), pods); err != nil {
+		c.t.Fatal(err)
+	}
+	signature, got := defaultSignature(c.t), 0
+	for _, found := range pods.Items {
+		if len(signature.Containers(&found.Spec)) > 0 && found.Status.Phase != corev1.PodFailed && found.Status.Phase != corev1.PodSucceeded {
+			got++
+		}
+	}
+	if got != want {
+		c.t.Fatalf("%d instances are there, want %d", got, want)
+	}
+}
+
+// vacate takes everything away and waits until the guard has freed the slot.
+func (c *trial) vacate() {
+	c.t.Helper()
+	c.unfinalize()
+	c.clean()
+	c.eventually(func() error {
+		policy := c.policy()
+		switch held := policy.Status.Holder; {
+		case held == nil:
+			return nil
+		case held.Phase == guardv1alpha1.HolderReserved:
+			// What was never stored is given up after a time that is long here.
+			policy.Status.Holder = nil
+			return c.admin().Status().Update(c.ctx(), policy)
+		default:
+			return fmt.Errorf("holder is %+v", held)
+		}
+	})
+}
+
+// unfinalize lets Pods go that a case has held.
+func (c *trial) unfinalize() {
+	c.t.Helper()
+	pods := &corev1.PodList{}
+	if err := c.admin().List(c.ctx(), pods); err != nil {
+		c.t.Fatal(err)
+	}
+	for i := range pods.Items {
+		if held := &pods.Items[i]; len(held.Finalizers) > 0 {
+			held.Finalizers = nil
+			if err := client.IgnoreNotFound(c.admin().Update(c.ctx(), held)); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// keep holds a Pod like a long grace period does.
+func (c *trial) keep(name string) {
+	c.t.Helper()
+	c.eventually(func() error {
+		held := &corev1.Pod{}
+		if err := c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, held); err != nil {
+			return err
+		}
+		held.Finalizers = []string{"test.metacontroller.io/alive"}
+		return c.first().Update(c.ctx(), held)
+	})
+}
+
+// casesInTurn are those that share an installation of two guards.
+var casesInTurn = []struct {
+	name string
+	run  func(*trial)
+}{
+	{"A01 two-creates", func(c *trial) {
+		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
+		c.one(objects, c.startAll(objects, plain))
+	}},
+	{"A02 cold replicas", func(c *trial) {
+		for _, g := range c.running() {
+			g.process.Stop()
+		}
+		c.all.revive(caseArgs...)
+		c.guards = c.all.guards
+		// They are asked before they are ready.
+		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
+		c.one(objects, c.startAll(objects, plain))
+	}},
+	{"A03 mixed kinds", func(c *trial) {
+		objects := []client.Object{deployment(c.namespace, "a"), job(c.namespace, "b"), pod(c.namespace, "c", instanceImage)}
+		for i, err := range c.startAll(objects, plain) {
+			if !apierrors.IsForbidden(err) {
+				c.t.Errorf("%T got %v", objects[i], err)
+			}
+		}
+		c.instances(0)
+	}},
+	{"A04 cross namespace", func(c *trial) {
+		var objects []client.Object
+		for range 10 {
+			objects = append(objects, statefulSet(c.suite.namespace("a04"), "mc"))
+		}
+		c.one(objects, c.startAll(objects, plain))
+	}},
+	{"A08 stale-cache retry", func(c *trial) {
+		held := c.hold("mc")
+		const writes = 20
+		errs := make([]error, 0, writes)
+		for i := range writes {
+			// In turn through each API server, which then has an old version in its cache.
+			patch := fmt.Appendf(nil, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"ghcr.io/metacontroller/metacontroller:v4.%d"}]}}}}`, i)
+			errs = append(errs, c.admins[i%len(c.admins)].Patch(c.ctx(), held.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch)))
+		}
+		if err := errors.Join(errs...); err != nil {
+			c.t.Fatal(err)
+		}
+		seen := map[types.UID]bool{}
+		for _, record := range c.records() {
+			if record.Object.Namespace != c.namespace {
+				continue
+			}
+			if seen[record.AdmissionUID] {
+				c.t.Errorf("two records of %s", record.AdmissionUID)
+			}
+			seen[record.AdmissionUID] = true
+		}
+	}},
+	{"A10 late answer", func(c *trial) {
+		stopped := c.running()
+		for _, g := range stopped {
+			_ = g.process.Signal(syscall.SIGSTOP)
+		}
+		err := c.first().Create(c.ctx(), statefulSet(c.namespace, "late"))
+		for _, g := range stopped {
+			_ = g.process.Signal(syscall.SIGCONT)
+		}
+		if !apierrors.IsInternalError(err) {
+			c.t.Fatalf("got %v", err)
+		}
+		kit.Eventually(c.t, 2*patience, func() error { return c.last().Create(c.ctx(), statefulSet(c.namespace, "next")) })
+	}},
+	{"A12 quota after us", func(c *trial) {
+		quota := &corev1.ResourceQuota{ObjectMeta: named(c.namespace, "none"), Spec: corev1.ResourceQuotaSpec{
+			Hard: corev1.ResourceList{"count/statefulsets.apps": resource.MustParse("0")},
+		}}
+		if err := c.first().Create(c.ctx(), quota); err != nil {
+			c.t.Fatal(err)
+		}
+		c.eventually(func() error {
+			live := &corev1.ResourceQuota{}
+			if err := c.first().Get(c.ctx(), client.ObjectKeyFromObject(quota), live); err != nil || len(live.Status.Hard) == 0 {
+				return fmt.Errorf("not in force: %v", err)
+			}
+			return nil
+		})
+		err := c.first().Create(c.ctx(), statefulSet(c.namespace, "mc"))
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota") {
+			c.t.Fatalf("got %v", err)
+		}
+		refused(c.t, c.last().Create(c.ctx(), statefulSet("default", "other")), decide.RuleSecondWorkload, c.namespace+"/mc")
+		if err := c.first().Delete(c.ctx(), quota); err != nil {
+			c.t.Fatal(err)
+		}
+		// The same identity may try again at once.
+		c.eventually(func() error {
+			err := c.last().Create(c.ctx(), statefulSet(c.namespace, "mc"))
+			if err != nil && !strings.Contains(err.Error(), "exceeded quota") {
+				c.t.Fatal(err)
+			}
+			return err
+		})
+		c.phase(guardv1alpha1.HolderBound)
+	}},
+	{"A14 AlreadyExists", func(c *trial) {
+		held := c.hold("mc")
+		for _, admin := range c.admins {
+			if err := admin.Create(c.ctx(), statefulSet(c.namespace, "mc")); !apierrors.IsAlreadyExists(err) {
+				c.t.Fatalf("got %v", err)
+			}
+		}
+		if now := c.policy().Status.Holder; now == nil || now.UID != held.UID || now.Phase != guardv1alpha1.HolderBound || now.Epoch != c.policy().Status.Epoch {
+			c.t.Fatalf("holder is %+v", now)
+		}
+	}},
+	{"A17 dry-run allow", func(c *trial) {
+		before := c.policy().Status
+		for _, name := range []string{"one", "two"} {
+			if err := c.last().Create(c.ctx(), statefulSet(c.namespace, name), client.DryRunAll); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+		if now := c.policy().Status; now.Holder != nil || now.Epoch != before.Epoch {
+			c.t.Fatalf("a dry run left %+v", now)
+		}
+		c.eventually(func() error {
+			found := 0
+			for _, record := range c.records() {
+				if record.Object.Namespace == c.namespace && record.DryRun && record.Decision == "Allow" && !record.Enforced {
+					found++
+				}
+			}
+			if found != 2 {
+				return fmt.Errorf("%d records of dry runs", found)
+			}
+			return nil
+		})
+	}},
+	{"A18 dry-run deny", func(c *trial) {
+		c.hold("mc")
+		dry := c.first().Create(c.ctx(), statefulSet(c.namespace, "second"), client.DryRunAll)
+		refused(c.t, dry, decide.RuleSecondWorkload, c.namespace+"/mc")
+		if real := c.last().Create(c.ctx(), statefulSet(c.namespace, "second")); real == nil || real.Error() != dry.Error() {
+			c.t.Fatalf("the dry run says %q, the real one %q", dry, real)
+		}
+	}},
+	{"A19 server-side apply create", func(c *trial) {
+		if err := c.serverSideApply(c.first(), "mc"); err != nil {
+			c.t.Fatal(err)
+		}
+		c.phase(guardv1alpha1.HolderBound)
+		refused(c.t, c.serverSideApply(c.last(), "second"), decide.RuleSecondWorkload, c.namespace+"/mc")
+		c.recorded("second", "CREATE")
+	}},
+	{"A21 no-op update", func(c *trial) {
+		held := c.hold("mc")
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
+		for _, admin := range c.admins {
+			if err := admin.Patch(c.ctx(), held.DeepCopy(), patch); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}},
+	{"A22 status writes", func(c *trial) {
+		held := c.hold("mc")
+		before := 0
+		for server := range c.admins {
+			before += c.webhookCalls(server)
+		}
+		for i := range 100 {
+			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"collisionCount":%d}}`, i))
+			if err := c.admins[i%len(c.admins)].Status().Patch(c.ctx(), held.DeepCopy(), patch); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+		after := 0
+		for server := range c.admins {
+			after += c.webhookCalls(server)
+		}
+		if after != before {
+			c.t.Errorf("the guard was asked %d times about writes of the status", after-before)
+		}
+	}},
+	{"A23 delete then create", func(c *trial) {
+		held := c.hold("mc")
+		c.keep("mc-0")
+		if err := c.first().Delete(c.ctx(), held, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+			c.t.Fatal(err)
+		}
+		c.awaitTerminating("mc-0")
+		// The Pod lives: the slot is kept, however often the guard looks.
+		for range 5 {
+			refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "next")), decide.RuleSecondWorkload, c.namespace+"/mc")
+			if now := c.policy().Status.Holder; now == nil || now.Phase != guardv1alpha1.HolderBound {
+				c.t.Fatalf("holder is %+v though its Pod lives", now)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		epoch := c.policy().Status.Epoch
+		c.unfinalize()
+		c.eventually(func() error { return c.last().Create(c.ctx(), statefulSet(c.namespace, "next")) })
+		if now := c.policy().Status.Epoch; now <= epoch {
+			c.t.Fatalf("epoch went from %d to %d", epoch, now)
+		}
+		c.awaitPod(c.namespace, "next-0", "")
+		c.instances(1)
+	}},
+	{"A25 multi-doc apply", func(c *trial) {
+		var file bytes.Buffer
+		for _, name := range []string{"one", "two"} {
+			document, err := yaml.Marshal(typed(statefulSet(c.namespace, name)))
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			file.WriteString("---\n")
+			file.Write(document)
+		}
+		path := filepath.Join(c.t.TempDir(), "two.yaml")
+		if err := os.WriteFile(path, file.Bytes(), 0o600); err != nil {
+			c.t.Fatal(err)
+		}
+		command := exec.CommandContext(c.ctx(), "kubectl", "--kubeconfig="+c.cp.Kubeconfig(len(c.admins)-1), "apply", "-f", path)
+		output, err := command.CombinedOutput()
+		exit := &exec.ExitError{}
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(output), "statefulset.apps/one created") ||
+			!strings.Contains(string(output), string(decide.RuleSecondWorkload)) || !strings.Contains(string(output), c.namespace+"/one") {
+			c.t.Fatalf("%v: %s", err, output)
+		}
+	}},
+	{"A27 reset", func(c *trial) {
+		// A call that is sent again, perhaps to another guard, has the same answer
+		// and changes nothing.
+		object := typed(statefulSet(c.namespace, "mc"))
+		object.SetUID("11111111-2222-3333-4444-555555555555")
+		guards := c.running()
+		epoch := c.policy().Status.Epoch
+		for i := range 4 {
+			if answer := c.review(guards[i%len(guards)], object, "replayed"); !answer.Allowed {
+				c.t.Fatalf("call %d is refused: %+v", i, answer.Result)
+			}
+		}
+		if now := c.policy().Status; now.Epoch != epoch+1 || now.Holder == nil || now.Holder.UID != object.GetUID() {
+			c.t.Fatalf("the slot is %+v", now)
+		}
+		c.suite.free()
+		// Connections that break while they are used.
+		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
+		cut := time.AfterFunc(3*time.Millisecond, c.balancer.cut)
+		defer cut.Stop()
+		c.one(objects, c.startAll(objects, plain))
+	}},
+	{"D06 long preStop", func(c *trial) {
+		c.hold("mc")
+		c.keep("mc-0")
+		before := c.awaitPod(c.namespace, "mc-0", "")
+		patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"ghcr.io/metacontroller/metacontroller:v5"}]}}}}`))
+		if err := c.last().Patch(c.ctx(), statefulSet(c.namespace, "mc"), patch); err != nil {
+			c.t.Fatal(err)
+		}
+		// The controller deletes a Pod of the old revision once it is healthy, or at
+		// once if it never was: here a person does.
+		if err := c.first().Delete(c.ctx(), pod(c.namespace, "mc-0", "")); err != nil {
+			c.t.Fatal(err)
+		}
+		c.awaitTerminating("mc-0")
+		c.instances(1)
+		c.unfinalize()
+		c.awaitPod(c.namespace, "mc-0", before)
+		c.instances(1)
+	}},
+	{"D10 D21 the Pod has failed", func(c *trial) {
+		c.hold("mc")
+		before := c.awaitPod(c.namespace, "mc-0", "")
+		c.fail("mc-0")
+		c.awaitPod(c.namespace, "mc-0", before)
+		c.instances(1)
+	}},
+	{"D11 terminal leftovers", func(c *trial) {
+		held := c.hold("mc")
+		if err := c.first().Delete(c.ctx(), held, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
+			c.t.Fatal(err)
+		}
+		// The Pod is left without an owner, and lives: the slot is kept.
+		refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "next")), decide.RuleSecondWorkload, c.namespace+"/mc")
+		c.fail("mc-0")
+		c.eventually(func() error { return c.last().Create(c.ctx(), statefulSet(c.namespace, "next")) })
+		c.awaitPod(c.namespace, "next-0", "")
+		c.instances(1)
+	}},
+	{"D12 Pending holder", func(c *trial) {
+		c.hold("mc") // There is no node: its Pod is Pending.
+		refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "second")), decide.RuleSecondWorkload, c.namespace+"/mc")
+	}},
+	{"D14 nodeName set", func(c *trial) {
+		c.hold("mc")
+		second := pod(c.namespace, "second", instanceImage)
+		second.Spec.NodeName = "somewhere"
+		for _, admin := range c.admins {
+			if err := admin.Create(c.ctx(), second.DeepCopy()); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), string(decide.RulePodNotPinned)) {
+				c.t.Fatalf("got %v", err)
+			}
+		}
+	}},
+	{"D19 namespace delete + recreate", func(c *trial) {
+		held := c.hold("mc")
+		namespace := &corev1.Namespace{}
+		namespace.Name = c.namespace
+		if err := c.first().Delete(c.ctx(), namespace); err != nil {
+			c.t.Fatal(err)
+		}
+		again := statefulSet(c.namespace, "mc")
+		c.eventually(func() error {
+			fresh := &corev1.Namespace{}
+			fresh.Name = c.namespace
+			if err := c.last().Create(c.ctx(), fresh); err != nil && !apierrors.IsAlreadyExists(err) {
+				return err
+			}
+			return c.last().Create(c.ctx(), again)
+		})
+		c.eventually(func() error {
+			if now := c.policy().Status.Holder; now == nil || now.UID != again.UID || now.UID == held.UID || now.Phase != guardv1alpha1.HolderBound {
+				return fmt.Errorf("holder is %+v, want uid %s", now, again.UID)
+			}
+			return nil
+		})
+		c.awaitPod(c.namespace, "mc-0", "")
+		c.instances(1)
+	}},
+	{"D22 image pull stuck", func(c *trial) {
+		c.hold("mc")
+		before := c.awaitPod(c.namespace, "mc-0", "")
+		for _, image := range []string{"ghcr.io/metacontroller/metacontroller:no-such", instanceImage} {
+			patch := client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image))
+			if err := c.last().Patch(c.ctx(), statefulSet(c.namespace, "mc"), patch); err != nil {
+				c.t.Fatalf("%s: %v", image, err)
+			}
+		}
+		if err := c.first().Delete(c.ctx(), pod(c.namespace, "mc-0", ""), client.GracePeriodSeconds(0)); err != nil {
+			c.t.Fatal(err)
+		}
+		c.awaitPod(c.namespace, "mc-0", before)
+	}},
+	{"G02 G12 a copy beside the live one", func(c *trial) {
+		held := c.hold("mc")
+		live := &appsv1.StatefulSet{}
+		if err := c.first().Get(c.ctx(), client.ObjectKeyFromObject(held), live); err != nil {
+			c.t.Fatal(err)
+		}
+		copied := live.DeepCopy()
+		copied.Namespace, copied.ResourceVersion = c.suite.namespace("restored"), ""
+		refused(c.t, c.last().Create(c.ctx(), copied), decide.RuleSecondWorkload, c.namespace+"/mc")
+		// What else is restored is.
+		if err := c.last().Create(c.ctx(), pod(copied.Namespace, "other", strangerImage)); err != nil {
+			c.t.Fatal(err)
+		}
+	}},
+	{"G03 the status was lost", func(c *trial) {
+		held := c.hold("mc")
+		epoch := c.policy().Status.Epoch
+		c.suite.free() // As a restored policy has none.
+		err := c.last().Create(c.ctx(), statefulSet(c.namespace, "second"))
+		if !apierrors.IsForbidden(err) {
+			c.t.Fatalf("a second one got %v", err)
+		}
+		c.eventually(func() error {
+			if now := c.policy().Status.Holder; now == nil || now.UID != held.UID || now.Phase != guardv1alpha1.HolderBound || now.Epoch <= epoch {
+				return fmt.Errorf("holder is %+v, want uid %s after epoch %d", now, held.UID, epoch)
+			}
+			return nil
+		})
+	}},
+	{"G07 two policies", func(c *trial) {
+		other := &guardv1alpha1.SingletonPolicy{}
+		other.Name = "other"
+		if err := c.first().Create(c.ctx(), other); err != nil {
+			c.t.Fatal(err)
+		}
+		defer func() { _ = c.first().Delete(context.Background(), other) }()
+		// The guard judges by the one that it was started for.
+		c.hold("mc")
+		refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "second")), decide.RuleSecondWorkload, c.namespace+"/mc")
+	}},
+}
+
+// caseArgs let a guard release soon, and keep its Lease on a busy machine.
+var caseArgs = []string{
+	"--release-delay=300ms", "--api-request-timeout=1s", "--policy-max-age=100ms",
+	"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=12s",
+}
+
+// TestCases tries each case with all clients and guards at one API server, and
+// with two.
+func TestConcurrencyCases(t *testing.T) {
+	for servers := 1; servers <= 2; servers++ {
+		t.Run(fmt.Sprintf("%d API servers", servers), func(t *testing.T) {
+			s := prepare(t)
+			s.timeout = 2
+			s.admins = s.admins[:servers]
+			for i := range 2 {
+				s.start(guardConfig{server: i % servers, args: caseArgs})
+			}
+			s.point()
+			s.admission(allLayers)
+			for _, each := range casesInTurn {
+				t.Run(each.name, func(t *testing.T) {
+					s.revive(caseArgs...)
+					c := &trial{suite: s.of(t), all: s}
+					c.namespace = c.suite.namespace("case")
+					defer c.vacate()
+					each.run(c)
+				})
+			}
+		})
+	}
+}
+
+// of is the suite for a part of the test.
+func (s *suite) of(t *testing.T) *suite {
+	part := *s
+	part.t = t
+	return &part
+}
+
+// plain creates until there is an answer.
+func plain(ctx context.Context, admin client.Client, object client.Object) error {
+	_, err := insist(ctx, admin, object)
+	return err
+}
+
+// typed says the kind, which a client otherwise leaves out.
+func typed(object *appsv1.StatefulSet) *appsv1.StatefulSet {
+	object.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
+	return object
+}
+
+func (c *trial) serverSideApply(admin client.Client, name string) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed(statefulSet(c.namespace, name)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	delete(content, "status")
+	object := &unstructured.Unstructured{Object: content}
+	unstructured.RemoveNestedField(object.Object, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(object.Object, "spec", "template", "metadata", "creationTimestamp")
+	return admin.Apply(c.ctx(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("apply"))
+}
+
+// recorded waits for the line about an object, with its operation.
+func (c *trial) recorded(name, operation string) {
+	c.t.Helper()
+	c.eventually(func() error {
+		for _, record := range c.records() {
+			if record.Object.Namespace == c.namespace && record.Object.Name == name {
+				if record.Operation != operation {
+					c.t.Fatalf("operation is %s", record.Operation)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("no record of %s", name)
+	})
+}
+
+func (c *trial) awaitTerminating(name string) {
+	c.t.Helper()
+	c.eventually(func() error {
+		found := &corev1.Pod{}
+		if err := c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, found); err != nil {
+			return err
+		}
+		if found.DeletionTimestamp == nil {
+			return fmt.Errorf("it is not deleted yet")
+		}
+		return nil
+	})
+}
+
+// fail ends a Pod as a node does that drains itself.
+func (c *trial) fail(name string) {
+	c.t.Helper()
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Failed","reason":"Terminated"}}`))
+	if err := c.first().Status().Patch(c.ctx(), pod(c.namespace, name, ""), patch); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// review sends a create to a guard as an API server does.
+func (c *trial) review(g *guard, object *appsv1.StatefulSet, uid types.UID) *admissionv1.AdmissionResponse {
+	c.t.Helper()
+	raw, err := json.Marshal(object)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	body, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+		Request: &admissionv1.AdmissionRequest{
+			UID: uid, Operation: admissionv1.Create, Namespace: object.Namespace, Name: object.Name,
+			Kind:     metav1.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"},
+			Resource: metav1.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"},
+			Object:   runtime.RawExtension{Raw: raw},
+		},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	response, err := c.httpClient().Post("https://"+g.webhook+"/validate", "application/json", bytes.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	answer := admissionv1.AdmissionReview{}
+	content, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK || json.Unmarshal(content, &answer) != nil {
+		c.t.Fatalf("%s %s, %v", response.Status, content, err)
+	}
+	return answer.Response
+}
