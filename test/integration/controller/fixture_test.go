@@ -476,7 +476,7 @@ func (f *fixture) writesThat(wanted func(write) bool) []write {
 	defer file.Close()
 	var found []write
 	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
+	lines.Buffer(nil, 64<<20) // large objects are in the log too
 	for lines.Scan() {
 		var one write
 		if json.Unmarshal(lines.Bytes(), &one) != nil {
