@@ -136,13 +136,25 @@ func (c *trial) unfinalize() {
 			if err := client.IgnoreNotFound(c.admin().Update(c.ctx(), held)); err != nil {
 				c.t.Fatal(err)
 			}
+			if held.DeletionTimestamp == nil {
+				continue
+			}
+			// As the kubelet does once the containers have ended.
+			if err := client.IgnoreNotFound(c.admin().Delete(c.ctx(), held, client.GracePeriodSeconds(0))); err != nil {
+				c.t.Fatal(err)
+			}
 		}
 	}
 }
 
-// keep holds a Pod like a long grace period does.
+// keep holds a Pod like a long grace period does. It is bound to a node, for
+// Kubernetes ends a Pod at once that is on none.
 func (c *trial) keep(name string) {
 	c.t.Helper()
+	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "somewhere"}}
+	if err := c.first().SubResource("binding").Create(c.ctx(), pod(c.namespace, name, ""), binding); err != nil {
+		c.t.Fatal(err)
+	}
 	c.eventually(func() error {
 		held := &corev1.Pod{}
 		if err := c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, held); err != nil {

@@ -47,10 +47,7 @@ func TestHistoryIsLinearizable(t *testing.T) {
 			t.Fatalf("%s: %v", envHistory, err)
 		}
 	}
-	args := []string{
-		"--policy-max-age=100ms", "--release-delay=250ms", "--api-request-timeout=1s",
-		"--leader-elect-lease-duration=2s", "--leader-elect-renew-deadline=1500ms", "--leader-elect-retry-period=200ms",
-	}
+	args := []string{"--policy-max-age=100ms", "--release-delay=250ms", "--api-request-timeout=1s"}
 	s := prepare(t)
 	s.timeout = 2
 	for i := range 3 {
