@@ -58,7 +58,7 @@ func TestHistoryIsLinearizable(t *testing.T) {
 	versions := s.watchPolicy()
 	h := &historian{suite: s, namespace: s.namespace("history"), began: time.Now()}
 	random := newRandom(t)
-	trouble := &unrest{suite: s, random: random, args: args, often: 10, longest: time.Second}
+	trouble := &unrest{suite: s, random: random, args: args, often: 4, longest: time.Second}
 
 	ctx, cancel := context.WithCancel(s.ctx())
 	defer cancel()
@@ -188,7 +188,7 @@ func (h *historian) leave(me int, object *appsv1.StatefulSet) error {
 	if err := admin.Delete(h.ctx(), object, mine, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(2 * patience); ; {
+	for deadline := time.Now().Add(6 * patience); ; {
 		if err := client.IgnoreNotFound(admin.Delete(h.ctx(), pod(object.Namespace, object.Name+"-0", ""), client.GracePeriodSeconds(0))); err != nil {
 			return err
 		}
