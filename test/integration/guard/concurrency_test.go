@@ -136,13 +136,25 @@ func (c *trial) unfinalize() {
 			if err := client.IgnoreNotFound(c.admin().Update(c.ctx(), held)); err != nil {
 				c.t.Fatal(err)
 			}
+			if held.DeletionTimestamp == nil {
+				continue
+			}
+			// As the kubelet does once the containers have ended.
+			if err := client.IgnoreNotFound(c.admin().Delete(c.ctx(), held, client.GracePeriodSeconds(0))); err != nil {
+				c.t.Fatal(err)
+			}
 		}
 	}
 }
 
-// keep holds a Pod like a long grace period does.
+// keep holds a Pod like a long grace period does. It is bound to a node, for
+// Kubernetes ends a Pod at once that is on none.
 func (c *trial) keep(name string) {
 	c.t.Helper()
+	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "somewhere"}}
+	if err := c.first().SubResource("binding").Create(c.ctx(), pod(c.namespace, name, ""), binding); err != nil {
+		c.t.Fatal(err)
+	}
 	c.eventually(func() error {
 		held := &corev1.Pod{}
 		if err := c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, held); err != nil {
@@ -345,7 +357,8 @@ var casesInTurn = []struct {
 		c.awaitTerminating("mc-0")
 		// The Pod lives: the slot is kept, however often the guard looks.
 		for range 5 {
-			refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "next")), decide.RuleSecondWorkload, c.namespace+"/mc")
+			_, err := insist(c.ctx(), c.last(), statefulSet(c.namespace, "next"))
+			refused(c.t, err, decide.RuleSecondWorkload, c.namespace+"/mc")
 			if now := c.policy().Status.Holder; now == nil || now.Phase != guardv1alpha1.HolderBound {
 				c.t.Fatalf("holder is %+v though its Pod lives", now)
 			}
@@ -353,7 +366,7 @@ var casesInTurn = []struct {
 		}
 		epoch := c.policy().Status.Epoch
 		c.unfinalize()
-		c.eventually(func() error { return c.last().Create(c.ctx(), statefulSet(c.namespace, "next")) })
+		kit.Eventually(c.t, 2*patience, func() error { return c.last().Create(c.ctx(), statefulSet(c.namespace, "next")) })
 		if now := c.policy().Status.Epoch; now <= epoch {
 			c.t.Fatalf("epoch went from %d to %d", epoch, now)
 		}
@@ -537,11 +550,8 @@ var casesInTurn = []struct {
 	}},
 }
 
-// caseArgs let a guard release soon, and keep its Lease on a busy machine.
-var caseArgs = []string{
-	"--release-delay=300ms", "--api-request-timeout=1s", "--policy-max-age=100ms",
-	"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=12s",
-}
+// caseArgs let a guard release soon.
+var caseArgs = []string{"--release-delay=300ms", "--api-request-timeout=1s", "--policy-max-age=100ms"}
 
 // TestCases tries each case with all clients and guards at one API server, and
 // with two.

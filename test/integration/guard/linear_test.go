@@ -47,10 +47,7 @@ func TestHistoryIsLinearizable(t *testing.T) {
 			t.Fatalf("%s: %v", envHistory, err)
 		}
 	}
-	args := []string{
-		"--policy-max-age=100ms", "--release-delay=250ms", "--api-request-timeout=1s",
-		"--leader-elect-lease-duration=2s", "--leader-elect-renew-deadline=1500ms", "--leader-elect-retry-period=200ms",
-	}
+	args := []string{"--policy-max-age=100ms", "--release-delay=250ms", "--api-request-timeout=1s"}
 	s := prepare(t)
 	s.timeout = 2
 	for i := range 3 {
@@ -61,7 +58,7 @@ func TestHistoryIsLinearizable(t *testing.T) {
 	versions := s.watchPolicy()
 	h := &historian{suite: s, namespace: s.namespace("history"), began: time.Now()}
 	random := newRandom(t)
-	trouble := &unrest{suite: s, random: random, args: args, often: 10, longest: time.Second}
+	trouble := &unrest{suite: s, random: random, args: args, often: 4, longest: time.Second}
 
 	ctx, cancel := context.WithCancel(s.ctx())
 	defer cancel()
@@ -191,7 +188,7 @@ func (h *historian) leave(me int, object *appsv1.StatefulSet) error {
 	if err := admin.Delete(h.ctx(), object, mine, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(2 * patience); ; {
+	for deadline := time.Now().Add(6 * patience); ; {
 		if err := client.IgnoreNotFound(admin.Delete(h.ctx(), pod(object.Namespace, object.Name+"-0", ""), client.GracePeriodSeconds(0))); err != nil {
 			return err
 		}

@@ -296,7 +296,8 @@ func (s *suite) launch(config guardConfig) *guard {
 		"--audit-log=" + g.audit, "--replica=" + name, "--shutdown-delay=100ms", "--release-delay=1s",
 		// What a test changes by hand counts at once.
 		"--policy-max-age=0",
-		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms",
+		// Long enough that a busy machine does not end a guard that leads.
+		"--leader-elect-lease-duration=12s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=500ms",
 	}, config.args...)
 	g.process, err = process.Start(process.Spec{Name: name, Path: program, Args: arguments, Stdout: io.Discard, Stderr: g.stderr})
 	if err != nil {
