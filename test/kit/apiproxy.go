@@ -334,7 +334,8 @@ func (w *proxiedWatch) next() error {
 		w.proxy.errors++
 		w.proxy.mu.Unlock()
 	}
-	w.left = append(event, '\n')
+	event = append(event, '\n')
+	w.left = event
 	return nil
 }
 

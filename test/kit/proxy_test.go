@@ -85,7 +85,7 @@ func TestAPIProxy(t *testing.T) {
 	proxy := kit.NewAPIProxy(t, cp)
 	maps := kubernetes.NewForConfigOrDie(proxy.Through(config)).CoreV1().ConfigMaps(ns)
 	admin := kubernetes.NewForConfigOrDie(cp.AdminConfig(0)).CoreV1().ConfigMaps(ns)
-	make := func(name string) {
+	create := func(name string) {
 		t.Helper()
 		if _, err := admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -115,7 +115,7 @@ func TestAPIProxy(t *testing.T) {
 	}
 
 	w := follow()
-	make("a")
+	create("a")
 	if event, _ := next(w); event.Type != watch.Added {
 		t.Errorf("event %v", event)
 	}
@@ -138,7 +138,7 @@ func TestAPIProxy(t *testing.T) {
 	w = follow()
 	proxy.DelayWatches(delay)
 	begun := time.Now()
-	make("b")
+	create("b")
 	if event, _ := next(w); event.Type != watch.Added || time.Since(begun) < delay {
 		t.Errorf("event %v came after %s", event, time.Since(begun))
 	}

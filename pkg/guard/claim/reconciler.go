@@ -113,18 +113,19 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 		return after, nil
 	}
 	var found []appsv1.StatefulSet
-	if policy.Spec.Mode == guardv1alpha1.ModeSharded {
+	switch {
+	case policy.Spec.Mode == guardv1alpha1.ModeSharded:
 		wait, err := r.shards(ctx, policy, signature)
 		if err != nil {
 			return 0, err
 		}
 		after = min(after, wait)
-	} else if policy.Status.Holder == nil {
+	case policy.Status.Holder == nil:
 		if found, err = candidates(ctx, r.Client, signature); err != nil {
 			return 0, err
 		}
 		adopt(policy, found, metav1.NewTime(now))
-	} else {
+	default:
 		seen, err := r.observe(ctx, policy, signature)
 		if err != nil {
 			return 0, err

@@ -157,16 +157,16 @@ func deletions(records []record) map[childKey]int {
 
 func TestLateWrites(t *testing.T) {
 	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
-	make := func(second int, who, resource, verb string, code int) record {
+	entry := func(second int, who, resource, verb string, code int) record {
 		r := record{Verb: verb, Received: at(second), Completed: at(second)}
 		r.User.Extra = map[string][]string{credentialKey: {who}}
 		r.ObjectRef.Resource, r.ObjectRef.Name = resource, "x"
 		r.ResponseStatus.Code = code
 		return r
 	}
-	lease := func(second int, who string) record { return make(second, who, "leases", "update", 200) }
+	lease := func(second int, who string) record { return entry(second, who, "leases", "update", 200) }
 	write := func(second int, who string, code int) record {
-		return make(second, who, "configmaps", "delete", code)
+		return entry(second, who, "configmaps", "delete", code)
 	}
 	dry := write(9, "a", 200)
 	dry.RequestURI = "/api/v1/namespaces/default/configmaps/x?dryRun=All"

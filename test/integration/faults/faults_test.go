@@ -399,7 +399,7 @@ func manifestOf(plural string) (string, error) {
 
 // recreateCRD deletes a kind with all of its objects, leaves it gone for a while,
 // and makes it again with another schema.
-func (w *world) recreateCRD(plural, old, new string) error {
+func (w *world) recreateCRD(plural, before, after string) error {
 	manifest, err := manifestOf(plural)
 	if err != nil {
 		return err
@@ -429,7 +429,7 @@ func (w *world) recreateCRD(plural, old, new string) error {
 		}
 	}
 	time.Sleep(w.someTime(2 * time.Second))
-	_, err = kit.ApplyYAML(ctx, w.cp.AdminConfig(0), []byte(strings.Replace(manifest, old, new, 1)))
+	_, err = kit.ApplyYAML(ctx, w.cp.AdminConfig(0), []byte(strings.Replace(manifest, before, after, 1)))
 	return err
 }
 

@@ -221,13 +221,13 @@ func (w *world) install() {
 	}
 }
 
-func (w *world) applyTemplate(file string, old, new string) {
+func (w *world) applyTemplate(file, before, after string) {
 	w.t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", file))
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := kit.ApplyYAML(w.t.Context(), w.cp.AdminConfig(0), bytes.ReplaceAll(content, []byte(old), []byte(new))); err != nil {
+	if _, err := kit.ApplyYAML(w.t.Context(), w.cp.AdminConfig(0), bytes.ReplaceAll(content, []byte(before), []byte(after))); err != nil {
 		w.t.Fatal(err)
 	}
 }

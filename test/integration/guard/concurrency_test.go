@@ -309,8 +309,8 @@ var casesInTurn = []struct {
 		kit.Eventually(c.t, patience, func() error {
 			dry := c.first().Create(c.ctx(), statefulSet(c.namespace, "second"), client.DryRunAll)
 			refused(c.t, dry, decide.RuleSecondWorkload, c.namespace+"/mc")
-			if real := c.last().Create(c.ctx(), statefulSet(c.namespace, "second")); real == nil || real.Error() != dry.Error() {
-				return fmt.Errorf("the dry run says %q, the real one %q", dry, real)
+			if wet := c.last().Create(c.ctx(), statefulSet(c.namespace, "second")); wet == nil || wet.Error() != dry.Error() {
+				return fmt.Errorf("the dry run says %q, the real one %q", dry, wet)
 			}
 			return nil
 		})
