@@ -21,11 +21,7 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
-// Back-off of a parent that fails: a hook that comes back after an hour is
-// called within a minute.
 const (
-	backoffBase = 5 * time.Millisecond
-	backoffMax  = time.Minute
 	// busyBase is the least time for which a hook that answers 429 is left alone.
 	busyBase = time.Second
 	// behindDelay is when a pass that found the caches behind is repeated if no
@@ -120,7 +116,7 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 		definition: definition,
 		syncer:     p.syncer,
 		caches:     p.caches,
-		backoff:    newBackoff(),
+		backoff:    newBackoff(clock.RealClock{}),
 		busy:       workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
 		ready:      make(chan struct{}),
 		done:       make(chan struct{}),
@@ -266,21 +262,6 @@ func guarded(log logr.Logger, handler func(before, after *object.Object, initial
 		handler(before, after, initial)
 	}
 }
-
-// backoff is how long a parent that fails is left alone. Only a pass that went
-// well resets it: the queue forgets at the end of one that merely waited.
-type backoff struct {
-	workqueue.TypedRateLimiter[object.Key]
-}
-
-func newBackoff() *backoff {
-	return &backoff{workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](backoffBase, backoffMax)}
-}
-
-// Forget is what the queue calls. It does nothing.
-func (*backoff) Forget(object.Key) {}
-
-func (b *backoff) reset(key object.Key) { b.TypedRateLimiter.Forget(key) }
 
 // reconcile syncs one parent and says when it is its turn again: the one place
 // where that is decided.
