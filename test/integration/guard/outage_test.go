@@ -85,7 +85,7 @@ func TestGuardsHang(t *testing.T) {
 	s.strangers(namespace, "before")
 
 	t.Run("E07 hung replica", func(t *testing.T) {
-		hung := s.of(t)
+		hung := s.at(t)
 		for _, g := range hung.guards {
 			if err := g.process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
