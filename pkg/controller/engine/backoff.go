@@ -14,16 +14,21 @@ import (
 const (
 	backoffBase = 5 * time.Millisecond
 	backoffMax  = time.Minute
+	// busyBase is the least time for which a hook that answers 429 is left alone.
+	busyBase = time.Second
 )
 
-// backoff is how long a parent that fails is left alone. Only a pass that went
-// well resets it: the queue forgets at the end of one that merely waited.
+// backoff is how long a parent that fails, or whose hook is busy, is left alone.
+// It is reset by a pass that ends otherwise only: the queue forgets at the end of
+// one that merely waited.
 //
 // A wait is twice the last one, but never longer than the parent has been failing:
 // what happens to a parent meanwhile has it fail again at once, and those failures
 // must not add up to a minute of silence after a hook that was away for a second.
 type backoff struct {
 	clock clock.PassiveClock
+	// base is the first wait.
+	base time.Duration
 
 	mu sync.Mutex
 	// failing are the parents that failed the last time. Guarded by mu.
@@ -39,8 +44,8 @@ type failing struct {
 	times int
 }
 
-func newBackoff(now clock.PassiveClock) *backoff {
-	return &backoff{clock: now, failing: map[object.Key]failing{}}
+func newBackoff(now clock.PassiveClock, base time.Duration) *backoff {
+	return &backoff{clock: now, base: base, failing: map[object.Key]failing{}}
 }
 
 // When notes a failure and returns how long to wait after it.
@@ -51,7 +56,7 @@ func (b *backoff) When(key object.Key) time.Duration {
 	if known {
 		parent.wait = min(2*parent.wait, max(parent.wait, b.clock.Since(parent.since)), backoffMax)
 	} else {
-		parent = failing{since: b.clock.Now(), wait: backoffBase}
+		parent = failing{since: b.clock.Now(), wait: b.base}
 	}
 	parent.times++
 	b.failing[key] = parent

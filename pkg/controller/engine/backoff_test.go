@@ -11,7 +11,7 @@ import (
 // A hook that is back after long is called within about a minute.
 func TestBackoff(t *testing.T) {
 	now := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	limiter, key := newBackoff(now), thing.Key("ns", "a")
+	limiter, key := newBackoff(now, backoffBase), thing.Key("ns", "a")
 	var last, total time.Duration
 	failures := 0
 	for ; total < 10*time.Minute; failures++ {
@@ -46,10 +46,11 @@ func TestBackoff(t *testing.T) {
 func TestBackoffIsNotLongerThanTheFailure(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-		limiter, key := newBackoff(now), thing.Key("ns", "a")
+		base := rapid.SampledFrom([]time.Duration{backoffBase, busyBase}).Draw(t, "base")
+		limiter, key := newBackoff(now, base), thing.Key("ns", "a")
 		begun, due, last := now.Now(), now.Now(), time.Duration(0)
 		for range rapid.IntRange(1, 300).Draw(t, "failures") {
-			failed := max(now.Since(begun), backoffBase)
+			failed := max(now.Since(begun), base)
 			next := limiter.When(key)
 			if next > failed || next < last {
 				t.Fatalf("it waits %s after %s, having failed for %s", next, last, failed)
@@ -61,7 +62,7 @@ func TestBackoffIsNotLongerThanTheFailure(t *testing.T) {
 			}
 			now.SetTime(due)
 		}
-		if other := limiter.When(thing.Key("ns", "b")); other != backoffBase {
+		if other := limiter.When(thing.Key("ns", "b")); other != base {
 			t.Fatalf("another parent waits %s", other)
 		}
 	})

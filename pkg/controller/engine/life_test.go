@@ -323,8 +323,8 @@ func TestResyncs(t *testing.T) {
 	} {
 		queue := &adds{}
 		r := &run{
-			definition: Definition{ResyncPeriod: time.Second}, syncer: &verdict{outcome: c.outcome}, queue: queue, backoff: newBackoff(clock.RealClock{}),
-			busy: workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
+			definition: Definition{ResyncPeriod: time.Second}, syncer: &verdict{outcome: c.outcome}, queue: queue, backoff: newBackoff(clock.RealClock{}, backoffBase),
+			busy: newBackoff(clock.RealClock{}, busyBase),
 		}
 		r.lanes = &lanes{
 			clock: clock.RealClock{}, places: 1, sync: r.syncer.Sync,

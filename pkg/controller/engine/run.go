@@ -22,8 +22,6 @@ import (
 )
 
 const (
-	// busyBase is the least time for which a hook that answers 429 is left alone.
-	busyBase = time.Second
 	// behindDelay is when a pass that found the caches behind is repeated if no
 	// event does that sooner.
 	behindDelay = 500 * time.Millisecond
@@ -43,7 +41,7 @@ type run struct {
 	caches     Caches
 	queue      priorityqueue.PriorityQueue[object.Key]
 	backoff    *backoff
-	busy       workqueue.TypedRateLimiter[object.Key]
+	busy       *backoff
 	lanes      *lanes
 	cancel     context.CancelFunc
 	// ready is closed once queue is set.
@@ -116,8 +114,8 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 		definition: definition,
 		syncer:     p.syncer,
 		caches:     p.caches,
-		backoff:    newBackoff(clock.RealClock{}),
-		busy:       workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
+		backoff:    newBackoff(clock.RealClock{}, backoffBase),
+		busy:       newBackoff(clock.RealClock{}, busyBase),
 		ready:      make(chan struct{}),
 		done:       make(chan struct{}),
 	}
@@ -271,7 +269,7 @@ func (r *run) reconcile(ctx context.Context, key object.Key) (reconcile.Result, 
 		return reconcile.Result{}, nil
 	}
 	if outcome.Verdict != Wait {
-		r.busy.Forget(key)
+		r.busy.reset(key)
 	}
 	switch outcome.Verdict {
 	case Done:
