@@ -234,4 +234,3 @@ func (t *trigger) fire() {
 		t.queue.Add(t.request)
 	}
 }
-

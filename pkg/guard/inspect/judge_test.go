@@ -57,7 +57,7 @@ func inOrder() inspect.Facts {
 	return inspect.Facts{
 		Policy: held(), Name: "metacontroller", Now: now, Pods: []inspect.Pod{pinned()}, Workloads: []inspect.Workload{workload("StatefulSet", "prod", "mc", "sts")},
 		Nodes: map[string]inspect.Node{"n1": {Ready: true}}, HolderUID: "sts", HolderRead: true,
-		Leases: []inspect.Lease{{Namespace: "kube-system", Name: "metacontroller", Holder: "mc-0_p0", Pod: "mc-0", PodUID: "p0", Fixed: true, Live: true}},
+		Leases:    []inspect.Lease{{Namespace: "kube-system", Name: "metacontroller", Holder: "mc-0_p0", Pod: "mc-0", PodUID: "p0", Fixed: true, Live: true}},
 		Admission: []inspect.Compared{{Object: inspect.Object{APIVersion: "v1", Kind: "W", Name: "w"}}},
 	}
 }
@@ -71,7 +71,9 @@ func TestJudge(t *testing.T) {
 		change(&f)
 		return f
 	}
-	pods := func(pods ...inspect.Pod) inspect.Facts { return with(func(f *inspect.Facts) { f.Pods = append(f.Pods, pods...) }) }
+	pods := func(pods ...inspect.Pod) inspect.Facts {
+		return with(func(f *inspect.Facts) { f.Pods = append(f.Pods, pods...) })
+	}
 	works := func(w ...inspect.Workload) inspect.Facts {
 		return with(func(f *inspect.Facts) { f.Workloads = append(f.Workloads, w...) })
 	}
@@ -81,8 +83,8 @@ func TestJudge(t *testing.T) {
 		facts  inspect.Facts
 		want   []string
 	}{
-		"in order":       {"nothing is found", inOrder(), nil},
-		"bare Pod":       {"it is no pinned one", pods(inspect.Pod{Namespace: "a", Name: "b", Instances: []string{"m"}}), []string{"instance-not-pinned Pod a/b"}},
+		"in order": {"nothing is found", inOrder(), nil},
+		"bare Pod": {"it is no pinned one", pods(inspect.Pod{Namespace: "a", Name: "b", Instances: []string{"m"}}), []string{"instance-not-pinned Pod a/b"}},
 		"G01 Deployment": {"its Pod, and it, but not its ReplicaSet", with(func(f *inspect.Facts) {
 			f.Pods = append(f.Pods, stray())
 			f.Workloads = append(f.Workloads, child(workload("ReplicaSet", "other", "d-1", "rs"), owner("Deployment", "d", "dep")), workload("Deployment", "other", "d", "dep"))
@@ -104,24 +106,34 @@ func TestJudge(t *testing.T) {
 		"expired": {"it stays written and lets nothing in", with(func(f *inspect.Facts) {
 			f.Policy.Spec.Exceptions = []guardv1alpha1.Exception{{Namespace: "other", Name: "d", Reason: "r", Expires: metav1.NewTime(now)}}
 		}), []string{"exception-expired SingletonPolicy metacontroller"}},
-		"CronJob":              {"it would run one", works(workload("CronJob", "a", "c", "c")), []string{"workload-not-holder CronJob a/c"}},
-		"second StatefulSet":   {"at 0 replicas too", works(workload("StatefulSet", "a", "s", "s")), []string{"workload-not-holder StatefulSet a/s"}},
-		"free, one":            {"the guard adopts it", with(func(f *inspect.Facts) { f.Policy.Status.Holder = nil; f.Pods, f.Leases = nil, nil }), nil},
-		"free, two":            {"a person decides", with(func(f *inspect.Facts) { f.Policy.Status.Holder = nil; f.Pods, f.Leases = nil, nil; f.Workloads = append(f.Workloads, workload("StatefulSet", "a", "s", "s")) }), []string{"no-clear-holder SingletonPolicy metacontroller"}},
-		"scaled":               {"no second Pod is let in", with(func(f *inspect.Facts) { f.Workloads[0].Replicas.Count = 2 }), []string{"scaled-above-one StatefulSet prod/mc"}},
-		"D01 node lost":        {"nobody can tell", with(func(f *inspect.Facts) { f.Pods[0].Ends, f.Nodes["n1"] = minutes(-10), inspect.Node{} }), []string{"pod-blocked Pod prod/mc-0"}},
-		"D06 long grace":       {"it may take its time", with(func(f *inspect.Facts) { f.Pods[0].Ends = minutes(5) }), nil},
-		"D01 stuck":            {"the node is there and does not end it", with(func(f *inspect.Facts) { f.Pods[0].Ends = minutes(-5) }), []string{"pod-blocked Pod prod/mc-0"}},
-		"D03 taint":            {"somebody vouches, and the node disagrees", with(func(f *inspect.Facts) { f.Nodes["n9"] = inspect.Node{Ready: true, OutOfService: true} }), []string{"node-not-proven-dead Node n9"}},
-		"D03 dead":             {"the node agrees", with(func(f *inspect.Facts) { f.Nodes["n9"] = inspect.Node{OutOfService: true} }), nil},
-		"B22 laptop":           {"a Lease that no Pod has", with(func(f *inspect.Facts) { f.Leases[0].Holder, f.Leases[0].Pod, f.Leases[0].PodUID = "laptop_x", "laptop", "" }), []string{"unknown-writer Lease kube-system/metacontroller"}},
-		"zombie":               {"the Pod before", with(func(f *inspect.Facts) { f.Leases[0].PodUID = "older" }), []string{"unknown-writer Lease kube-system/metacontroller"}},
-		"public in its own ns": {"elects there", with(func(f *inspect.Facts) { f.Leases[0] = inspect.Lease{Namespace: "prod", Name: "metacontroller", Holder: "mc-0_r", Pod: "mc-0", Live: true} }), nil},
-		"same name elsewhere":  {"another namespace is another Pod", with(func(f *inspect.Facts) { f.Leases = append(f.Leases, inspect.Lease{Namespace: "x", Name: "metacontroller", Holder: "mc-0_r", Pod: "mc-0", Live: true}) }), []string{"unknown-writer Lease x/metacontroller"}},
-		"stale Lease":          {"nobody writes", with(func(f *inspect.Facts) { f.Leases[0].Live = false; f.Leases[0].Pod = "x" }), nil},
-		"holder gone":          {"its Pods keep the slot", with(func(f *inspect.Facts) { f.HolderUID = "" }), []string{"holder-gone StatefulSet prod/mc"}},
-		"holder not read":      {"nothing is known", with(func(f *inspect.Facts) { f.HolderUID, f.HolderRead = "", false }), nil},
-		"G07 no policy":        {"said", with(func(f *inspect.Facts) { f.Policy = nil }), []string{"policy-missing SingletonPolicy metacontroller"}},
+		"CronJob":            {"it would run one", works(workload("CronJob", "a", "c", "c")), []string{"workload-not-holder CronJob a/c"}},
+		"second StatefulSet": {"at 0 replicas too", works(workload("StatefulSet", "a", "s", "s")), []string{"workload-not-holder StatefulSet a/s"}},
+		"free, one":          {"the guard adopts it", with(func(f *inspect.Facts) { f.Policy.Status.Holder = nil; f.Pods, f.Leases = nil, nil }), nil},
+		"free, two": {"a person decides", with(func(f *inspect.Facts) {
+			f.Policy.Status.Holder = nil
+			f.Pods, f.Leases = nil, nil
+			f.Workloads = append(f.Workloads, workload("StatefulSet", "a", "s", "s"))
+		}), []string{"no-clear-holder SingletonPolicy metacontroller"}},
+		"scaled":         {"no second Pod is let in", with(func(f *inspect.Facts) { f.Workloads[0].Replicas.Count = 2 }), []string{"scaled-above-one StatefulSet prod/mc"}},
+		"D01 node lost":  {"nobody can tell", with(func(f *inspect.Facts) { f.Pods[0].Ends, f.Nodes["n1"] = minutes(-10), inspect.Node{} }), []string{"pod-blocked Pod prod/mc-0"}},
+		"D06 long grace": {"it may take its time", with(func(f *inspect.Facts) { f.Pods[0].Ends = minutes(5) }), nil},
+		"D01 stuck":      {"the node is there and does not end it", with(func(f *inspect.Facts) { f.Pods[0].Ends = minutes(-5) }), []string{"pod-blocked Pod prod/mc-0"}},
+		"D03 taint":      {"somebody vouches, and the node disagrees", with(func(f *inspect.Facts) { f.Nodes["n9"] = inspect.Node{Ready: true, OutOfService: true} }), []string{"node-not-proven-dead Node n9"}},
+		"D03 dead":       {"the node agrees", with(func(f *inspect.Facts) { f.Nodes["n9"] = inspect.Node{OutOfService: true} }), nil},
+		"B22 laptop": {"a Lease that no Pod has", with(func(f *inspect.Facts) {
+			f.Leases[0].Holder, f.Leases[0].Pod, f.Leases[0].PodUID = "laptop_x", "laptop", ""
+		}), []string{"unknown-writer Lease kube-system/metacontroller"}},
+		"zombie": {"the Pod before", with(func(f *inspect.Facts) { f.Leases[0].PodUID = "older" }), []string{"unknown-writer Lease kube-system/metacontroller"}},
+		"public in its own ns": {"elects there", with(func(f *inspect.Facts) {
+			f.Leases[0] = inspect.Lease{Namespace: "prod", Name: "metacontroller", Holder: "mc-0_r", Pod: "mc-0", Live: true}
+		}), nil},
+		"same name elsewhere": {"another namespace is another Pod", with(func(f *inspect.Facts) {
+			f.Leases = append(f.Leases, inspect.Lease{Namespace: "x", Name: "metacontroller", Holder: "mc-0_r", Pod: "mc-0", Live: true})
+		}), []string{"unknown-writer Lease x/metacontroller"}},
+		"stale Lease":     {"nobody writes", with(func(f *inspect.Facts) { f.Leases[0].Live = false; f.Leases[0].Pod = "x" }), nil},
+		"holder gone":     {"its Pods keep the slot", with(func(f *inspect.Facts) { f.HolderUID = "" }), []string{"holder-gone StatefulSet prod/mc"}},
+		"holder not read": {"nothing is known", with(func(f *inspect.Facts) { f.HolderUID, f.HolderRead = "", false }), nil},
+		"G07 no policy":   {"said", with(func(f *inspect.Facts) { f.Policy = nil }), []string{"policy-missing SingletonPolicy metacontroller"}},
 		"G07 two policies": {"the same pattern twice", with(func(f *inspect.Facts) {
 			f.Others = []guardv1alpha1.SingletonPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: guardv1alpha1.SingletonPolicySpec{Match: guardv1alpha1.DefaultMatch()}}}
 		}), []string{"policy-conflict SingletonPolicy b"}},
@@ -135,9 +147,11 @@ func TestJudge(t *testing.T) {
 		"F23 CRD": {"its schema", with(func(f *inspect.Facts) {
 			f.Admission = append(f.Admission, inspect.Compared{Object: inspect.Object{Kind: "CustomResourceDefinition", Name: "c"}, CRD: true, Differences: []inspect.Difference{{Path: "spec.versions"}}})
 		}), []string{"crd-drift CustomResourceDefinition c spec.versions"}},
-		"E29 silent":  {"nobody leads", with(func(f *inspect.Facts) { f.GuardSilence = time.Minute }), []string{"guard-silent SingletonPolicy metacontroller"}},
-		"not allowed": {"what is not seen is said", with(func(f *inspect.Facts) { f.Unread = []inspect.Unread{{What: "clonesets.apps.kruise.io", Why: "forbidden"}} }), []string{"unreadable Resource clonesets.apps.kruise.io"}},
-		"invalid":     {"said", with(func(f *inspect.Facts) { f.Invalid = "no words" }), []string{"policy-invalid SingletonPolicy metacontroller"}},
+		"E29 silent": {"nobody leads", with(func(f *inspect.Facts) { f.GuardSilence = time.Minute }), []string{"guard-silent SingletonPolicy metacontroller"}},
+		"not allowed": {"what is not seen is said", with(func(f *inspect.Facts) {
+			f.Unread = []inspect.Unread{{What: "clonesets.apps.kruise.io", Why: "forbidden"}}
+		}), []string{"unreadable Resource clonesets.apps.kruise.io"}},
+		"invalid": {"said", with(func(f *inspect.Facts) { f.Invalid = "no words" }), []string{"policy-invalid SingletonPolicy metacontroller"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -184,9 +198,13 @@ func TestConditions(t *testing.T) {
 		facts inspect.Facts
 		want  string
 	}{
-		"in order":      {inOrder(), "Enforcing=True/Deny Compliant=True/AtMostOne Drifted=False/InStep"},
-		"violation":     {func() inspect.Facts { f := inOrder(); f.Pods = append(f.Pods, stray()); return f }(), "Enforcing=True/Deny Compliant=False/Violations Drifted=False/InStep"},
-		"warn only":     {func() inspect.Facts { f := inOrder(); f.Policy.Spec.ValidationActions = []guardv1alpha1.ValidationAction{guardv1alpha1.ActionWarn}; return f }(), "Enforcing=False/NotDenying Compliant=True/AtMostOne Drifted=False/InStep"},
+		"in order":  {inOrder(), "Enforcing=True/Deny Compliant=True/AtMostOne Drifted=False/InStep"},
+		"violation": {func() inspect.Facts { f := inOrder(); f.Pods = append(f.Pods, stray()); return f }(), "Enforcing=True/Deny Compliant=False/Violations Drifted=False/InStep"},
+		"warn only": {func() inspect.Facts {
+			f := inOrder()
+			f.Policy.Spec.ValidationActions = []guardv1alpha1.ValidationAction{guardv1alpha1.ActionWarn}
+			return f
+		}(), "Enforcing=False/NotDenying Compliant=True/AtMostOne Drifted=False/InStep"},
 		"invalid":       {func() inspect.Facts { f := inOrder(); f.Invalid = "x"; return f }(), "Enforcing=False/InvalidMatch Compliant=True/AtMostOne Drifted=False/InStep"},
 		"missing":       {func() inspect.Facts { f := inOrder(); f.Admission[0].Missing = true; return f }(), "Enforcing=False/NotAsked Compliant=True/AtMostOne Drifted=True/Missing"},
 		"not compared":  {func() inspect.Facts { f := inOrder(); f.Admission = nil; return f }(), "Enforcing=False/NotAsked Compliant=True/AtMostOne Drifted=False/InStep"},
@@ -194,7 +212,11 @@ func TestConditions(t *testing.T) {
 		"no caBundle":   {drift(inspect.Difference{Path: "webhooks[a].clientConfig.caBundle"}), "Enforcing=False/NotAsked Compliant=True/AtMostOne Drifted=True/Differs"},
 		"timeout":       {drift(inspect.Difference{Path: "webhooks[a].timeoutSeconds"}), "Enforcing=True/Deny Compliant=True/AtMostOne Drifted=True/Differs"},
 		"other webhook": {drift(inspect.Difference{Path: "webhooks[b].failurePolicy"}), "Enforcing=True/Deny Compliant=True/AtMostOne Drifted=True/Differs"},
-		"blind":         {func() inspect.Facts { f := inOrder(); f.Unread = []inspect.Unread{{What: "pods", Why: "forbidden"}}; return f }(), "Enforcing=True/Deny Compliant=Unknown/Unreadable Drifted=False/InStep"},
+		"blind": {func() inspect.Facts {
+			f := inOrder()
+			f.Unread = []inspect.Unread{{What: "pods", Why: "forbidden"}}
+			return f
+		}(), "Enforcing=True/Deny Compliant=Unknown/Unreadable Drifted=False/InStep"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -292,11 +314,11 @@ func TestPodOf(t *testing.T) {
 		kept     bool
 		check    func(inspect.Pod) bool
 	}{
-		"stranger":         {pod("nginx", nil), nil, false, nil},
-		"instance":         {pod(instance, nil), nil, true, inspect.Pod.Instance},
-		"ended":            {pod(instance, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), accounts, false, nil},
-		"account":          {pod("nginx", nil), accounts, true, func(p inspect.Pod) bool { return !p.Instance() && p.Account == "a/s" }},
-		"D15 mirror":       {pod(instance, func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), nil, true, func(p inspect.Pod) bool { return p.Static }},
+		"stranger":   {pod("nginx", nil), nil, false, nil},
+		"instance":   {pod(instance, nil), nil, true, inspect.Pod.Instance},
+		"ended":      {pod(instance, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), accounts, false, nil},
+		"account":    {pod("nginx", nil), accounts, true, func(p inspect.Pod) bool { return !p.Instance() && p.Account == "a/s" }},
+		"D15 mirror": {pod(instance, func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), nil, true, func(p inspect.Pod) bool { return p.Static }},
 		"D15 owned by node": {pod(instance, func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "Node", Name: "n", Controller: new(true)}}
 		}), nil, true, func(p inspect.Pod) bool { return p.Static }},

@@ -204,18 +204,25 @@ func (s *Scanner) scan(ctx context.Context, now time.Time) (time.Duration, error
 	s.tell(ctx, result)
 	s.deps.Metrics.set(result, s.deps.Clock.Now(), s.deps.Clock.Since(now))
 	s.report.write(ctx, result.Policy, written, now)
-	return untilNext(subject.policy, now), nil
+	return untilNext(facts), nil
 }
 
 // untilNext is when the next thing happens of which no watch tells.
-func untilNext(policy *guardv1alpha1.SingletonPolicy, now time.Time) time.Duration {
+func untilNext(facts inspect.Facts) time.Duration {
 	next := Interval
-	if policy == nil {
-		return next
-	}
-	for _, exception := range policy.Spec.Exceptions {
-		if left := exception.Expires.Sub(now); left > 0 {
+	at := func(moment time.Time) {
+		if left := moment.Sub(facts.Now); left > 0 {
 			next = min(next, left+time.Millisecond)
+		}
+	}
+	if facts.Policy != nil {
+		for _, exception := range facts.Policy.Spec.Exceptions {
+			at(exception.Expires.Time)
+		}
+	}
+	for _, pod := range facts.Pods {
+		if pod.Ends != nil {
+			at(*pod.Ends)
 		}
 	}
 	return next
