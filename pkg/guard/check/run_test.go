@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 		"autoscaler":                     {statefulSet("mc", "") + hpa, nil, []string{"1 passed StatefulSet default/mc ", "7 violation HorizontalPodAutoscaler default/x autoscaler"}},
 		"generated names":                {strings.Repeat(strings.Replace(workload("Deployment", "x", image), "name: x", "generateName: x-", 1), 2), nil, []string{"1 violation Deployment dev/x- workload-kind", "6 violation Deployment dev/x- workload-kind"}},
 		"policy that comes later":        {statefulSet("mc", "") + policy("{holder: {namespace: prod, name: mc}}"), nil, []string{"1 violation StatefulSet default/mc second-workload"}},
-		"policy with a match of its own": {statefulSet("mc", "") + policy("{match: {images: [docker.io/library/nginx], commands: []}}") + workload("Deployment", "web", "nginx"), nil, []string{"11 violation Deployment dev/web workload-kind"}},
+		"policy with a match of its own": {statefulSet("mc", "") + policy("{match: {images: [docker.io/library/nginx], commands: []}}") + workload("Deployment", "web", "nginx"), nil, []string{"12 violation Deployment dev/web workload-kind"}},
 		"policy that warns":              {policy("{validationActions: [Warn]}") + workload("Deployment", "mc", image), nil, []string{"6 warning Deployment dev/mc workload-kind"}},
 		"policy with an exception":       {policy("{exceptions: [{namespace: dev, name: mc, reason: move, expires: \"2026-03-02T00:00:00Z\"}]}") + workload("Deployment", "mc", image), nil, []string{"6 passed Deployment dev/mc "}},
 		"expired exception":              {policy("{exceptions: [{namespace: dev, name: mc, reason: move, expires: \"2026-02-02T00:00:00Z\"}]}") + workload("Deployment", "mc", image), nil, []string{"6 violation Deployment dev/mc workload-kind"}},
@@ -96,7 +96,7 @@ func TestRun(t *testing.T) {
 		"custom kind that is not listed": {clone, nil, nil},
 		"shards":                         {policy("{mode: Sharded}") + strings.ReplaceAll(statefulSet("a", "")+statefulSet("b", ""), image+`"`, image+`", args: ["--target-label-selector=team=a"]`), nil, []string{"6 passed StatefulSet default/a ", "12 violation StatefulSet default/b shard-overlap"}},
 		"shards have no one holder":      {policy("{mode: Sharded}"), held, []string{`error: cannot take prod/mc for the holder: SingletonPolicy "metacontroller" is Sharded, which has a holder for each shard`}},
-		"pattern that cannot be used":    {policy("{match: {images: [\"[\"]}}"), nil, []string{`error: cannot judge by SingletonPolicy "metacontroller": cannot use image pattern "[": want path elements of a-z, 0-9, ".", "_", "-" and "*"`}},
+		"pattern that cannot be used":    {policy("{match: {images: [\"[\"]}}"), nil, []string{`error: cannot judge by SingletonPolicy "metacontroller": compile match.images[0] "[": not a pattern of a repository, write it like "ghcr.io/metacontroller/metacontroller" or "**/metacontroller/metacontroller", without port, tag and digest`}},
 		"wrong type":                     {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {replicas: two, template: {}}\n", nil, []string{"1 fault: cannot read this object: spec.replicas: json: cannot unmarshal string into Go value of type int64"}},
 		"hostile name":                   {workload("Deployment", "\"a\\n\\e[31m\\u202eb\"", image), nil, []string{"1 violation Deployment dev/a\n\x1b[31m\u202eb workload-kind"}},
 	} {

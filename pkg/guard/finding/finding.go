@@ -127,6 +127,16 @@ func (r *Report) Look(name string, n int) {
 	r.Looked = append(r.Looked, Count{name, n})
 }
 
+// Looks is how many of what was looked at there were.
+func (r *Report) Looks(name string) int {
+	for _, c := range r.Looked {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	return 0
+}
+
 // Style is how text is printed.
 type Style struct {
 	// Color is set where colours can be shown.
@@ -156,7 +166,7 @@ func Write(w io.Writer, format Format, r *Report, style Style) error {
 	return nil
 }
 
-// listed says how many findings are counted and not listed.
+// unlisted says how many findings are counted and not listed.
 func (r *Report) unlisted() int {
 	more := 0
 	for _, count := range r.counts {
