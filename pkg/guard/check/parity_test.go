@@ -27,7 +27,9 @@ import (
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // granting is a slot that everybody gets who asks for it.
-type granting struct{ policy *guardv1alpha1.SingletonPolicy }
+type granting struct {
+	policy *guardv1alpha1.SingletonPolicy
+}
 
 func (g granting) Read(context.Context) (*guardv1alpha1.SingletonPolicy, error) {
 	return g.policy.DeepCopy(), nil
@@ -112,9 +114,11 @@ func TestParityWithTheWebhook(t *testing.T) {
 		p.Status.Holder = &guardv1alpha1.Holder{Namespace: "prod", Name: "mc", UID: "u1", Phase: guardv1alpha1.HolderBound, Epoch: 1}
 	}
 	for name, edit := range map[string]func(*guardv1alpha1.SingletonPolicy){
-		"held":       held,
-		"free":       func(*guardv1alpha1.SingletonPolicy) {},
-		"designated": func(p *guardv1alpha1.SingletonPolicy) { p.Spec.Holder = &guardv1alpha1.HolderReference{Namespace: "prod", Name: "mc"} },
+		"held": held,
+		"free": func(*guardv1alpha1.SingletonPolicy) {},
+		"designated": func(p *guardv1alpha1.SingletonPolicy) {
+			p.Spec.Holder = &guardv1alpha1.HolderReference{Namespace: "prod", Name: "mc"}
+		},
 		"warning": func(p *guardv1alpha1.SingletonPolicy) {
 			held(p)
 			p.Spec.ValidationActions = []guardv1alpha1.ValidationAction{guardv1alpha1.ActionWarn}

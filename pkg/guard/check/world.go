@@ -56,6 +56,9 @@ type Options struct {
 	// Policy is judged by; its status says who has the slot. It must have its
 	// defaults: see SetDefaults.
 	Policy *guardv1alpha1.SingletonPolicy
+	// Absent says that there is no such policy in the cluster, so that nobody can
+	// claim the slot.
+	Absent bool
 	// Namespace is where objects go that name none.
 	Namespace string
 	Resources Resources
@@ -69,8 +72,10 @@ func New(options Options) (*World, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot judge by SingletonPolicy %q: %w", options.Policy.Name, err)
 	}
+	rules := decide.PolicyOf(options.Policy, options.Now)
+	rules.Stored = !options.Absent
 	return &World{
-		rules:     decide.PolicyOf(options.Policy, options.Now),
+		rules:     rules,
 		customs:   options.Policy.Spec.Match.Workloads,
 		signature: signature,
 		holder:    decide.HolderOf(options.Policy.Status),
