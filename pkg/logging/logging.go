@@ -34,6 +34,10 @@ const (
 	KeyEpoch      = "epoch"
 	KeyReason     = "reason"
 	KeyCount      = "count"
+	KeyFinding    = "finding"
+	KeySeverity   = "severity"
+	KeyObject     = "object"
+	KeyChanges    = "changes"
 )
 
 // BindFlags adds the --zap-* flags and returns the options that they fill.

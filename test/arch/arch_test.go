@@ -44,6 +44,7 @@ var table = []row{
 	{"pkg/logging", words},
 	{"pkg/metrics", words},
 	{"pkg/version", words},
+	{"config/crd", words},
 
 	{"pkg/controller/hook", rules},
 	{"pkg/controller/hook/wire", rules},
@@ -58,6 +59,7 @@ var table = []row{
 	{"pkg/guard/attempt", rules},
 	{"pkg/guard/decide", rules},
 	{"pkg/guard/shard", rules},
+	{"pkg/guard/inspect", rules},
 
 	{"pkg/controller/apply", work},
 	{"pkg/controller/syncer", work},
@@ -67,6 +69,7 @@ var table = []row{
 	{"pkg/controller/decorator", work},
 	{"pkg/guard/webhook", work},
 	{"pkg/guard/claim", work},
+	{"pkg/guard/scan", work},
 
 	{"pkg/controller/hook/call", adapters},
 	{"pkg/controller/discovery", adapters},

@@ -15,6 +15,7 @@ import (
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/audit"
+	"github.com/metacontroller-solo/solo/pkg/guard/pin"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 )
 
@@ -33,6 +34,7 @@ type serveOptions struct {
 	requestTimeout     time.Duration
 	releaseDelay       time.Duration
 	policyMaxAge       time.Duration
+	webhookTimeout     int32
 	leaderElection     leaderElectionOptions
 	zap                *zap.Options
 }
@@ -75,6 +77,7 @@ func (o *serveOptions) bind(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.requestTimeout, "api-request-timeout", defaultRequestTimeout, "The API server's --request-timeout. A claim that has not become an object is given up "+reservationMargin.String()+" later.")
 	flags.DurationVar(&o.releaseDelay, "release-delay", defaultRequestTimeout+reservationMargin, "How long the pin is cleared before the slot is free: the time in which every API server has surely seen it, and has stored or given up what it had let in before.")
 	flags.DurationVar(&o.policyMaxAge, "policy-max-age", time.Second, "How old the policy may be that a request is judged by while the holder is bound; 0 reads it for every request. At most half of --release-delay.")
+	flags.Int32Var(&o.webhookTimeout, "expected-webhook-timeout-seconds", pin.DefaultTimeoutSeconds, "The timeout that the webhook configuration was rendered with (guard render --timeout-seconds). The scan reports another one.")
 
 	l := &o.leaderElection
 	flags.BoolVar(&l.enabled, "leader-elect", true, "Let one of several guards keep the status of the policy. All of them answer requests.")

@@ -15,6 +15,7 @@ import (
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
 	"github.com/metacontroller-solo/solo/pkg/guard/identify"
+	"github.com/metacontroller-solo/solo/pkg/guard/inspect"
 )
 
 // ErrConflict means that somebody changed the policy since it was read: read
@@ -73,10 +74,7 @@ func (s *Slot) Take(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, 
 			return decide.Claim{Result: decide.ClaimExists}, nil
 		}
 	}
-	if policy.Spec.Mode == guardv1alpha1.ModeSharded {
-		return s.takeShard(ctx, policy, want)
-	}
-	if policy.Status.Holder == nil && policy.Spec.Holder == nil {
+	if free(policy, want.Identity) {
 		others, err := s.others(ctx, policy, signature, want.Identity)
 		if err != nil {
 			return decide.Claim{}, err
@@ -92,6 +90,9 @@ func (s *Slot) Take(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, 
 			return decide.Claim{Result: decide.ClaimCrowded, Others: others}, nil
 		}
 	}
+	if policy.Spec.Mode == guardv1alpha1.ModeSharded {
+		return s.takeShard(ctx, policy, want)
+	}
 	taken := policy.DeepCopy()
 	setHolder(&taken.Status, want.Identity, want.UID, guardv1alpha1.HolderReserved, metav1.NewTime(s.Clock.Now()))
 	if err := update(ctx, s.Client, taken); err != nil {
@@ -100,19 +101,65 @@ func (s *Slot) Take(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, 
 	return decide.Claim{Result: decide.ClaimGranted, Holder: decide.HolderOf(taken.Status)}, nil
 }
 
-// others are the StatefulSets that run instances though nobody holds the slot:
-// they were there before the guard, or came while it was not enforcing.
-func (s *Slot) others(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, signature *identify.Signature, except decide.Identity) ([]decide.Identity, error) {
-	found, err := candidates(ctx, s.Client, signature)
+// free says whether the slot that want asks for is nobody's. The holder that
+// comes again as a new object was looked at when it got the slot.
+func free(policy *guardv1alpha1.SingletonPolicy, want decide.Identity) bool {
+	if policy.Spec.Mode == guardv1alpha1.ModeSharded {
+		return slotOf(&policy.Status, want) == nil
+	}
+	return policy.Status.Holder == nil
+}
+
+// others are what runs instances, or would, though it holds no slot: it was
+// there before the guard, or came while the guard was not enforcing. Nobody gets
+// a free slot beside it, for two instances would run.
+//
+// The policy was read before. While its slot is free the API server lets no
+// instance in, so a Pod that is not seen here is not there when the slot is
+// written under that policy's resourceVersion either; and one that is seen and
+// ends meanwhile costs its StatefulSet another try.
+func (s *Slot) others(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, signature *identify.Signature, want decide.Identity) ([]decide.Occupant, error) {
+	var others []decide.Occupant
+	mine := func(id decide.Identity) bool {
+		return id == want || slotOf(&policy.Status, id) != nil || decide.PolicyOf(policy, s.Clock.Now()).Excepts(id)
+	}
+	// With spec.holder a person has chosen, and a StatefulSet that is not the one
+	// gets no Pod; in mode Sharded the selectors decide.
+	if policy.Spec.Holder == nil && policy.Spec.Mode != guardv1alpha1.ModeSharded {
+		found, err := candidates(ctx, s.Client, signature)
+		if err != nil {
+			return nil, err
+		}
+		for i := range found {
+			if id := identityOf(&found[i]); !mine(id) {
+				others = append(others, decide.Occupant{Kind: kindStatefulSet, Identity: id})
+			}
+		}
+	}
+	pods, err := instancePods(ctx, s.Client, signature, "")
 	if err != nil {
 		return nil, err
 	}
-	excepted := decide.PolicyOf(policy, s.Clock.Now())
-	var others []decide.Identity
-	for _, candidate := range found {
-		if id := identityOf(&candidate); id != except && !excepted.Excepts(id) {
-			others = append(others, id)
+	known := map[decide.Identity]bool{}
+	for _, other := range others {
+		known[other.Identity] = true
+	}
+	status := policy.Status.DeepCopy()
+	status.ActiveExceptions = decide.ActiveExceptions(policy.Spec.Exceptions, s.Clock.Now())
+	for i := range pods {
+		pod, _ := inspect.PodOf(&pods[i], signature, nil)
+		if pod.Verdict(status) != guardv1alpha1.InstanceViolation ||
+			pod.Namespace == want.Namespace && belongs(&pods[i], &guardv1alpha1.Holder{Kind: kindStatefulSet, Name: want.Name}) && !pod.Static {
+			continue
 		}
+		occupant := decide.Occupant{Kind: "Pod", Identity: identityOf(&pods[i])}
+		if pod.Owner != nil {
+			if pod.Owner.Kind == kindStatefulSet && known[decide.Identity{Namespace: pod.Namespace, Name: pod.Owner.Name}] {
+				continue
+			}
+			occupant.Of = pod.Owner.Kind + "/" + pod.Owner.Name
+		}
+		others = append(others, occupant)
 	}
 	return others, nil
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/guard/claim"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
 	"github.com/metacontroller-solo/solo/pkg/guard/identify"
+	"github.com/metacontroller-solo/solo/pkg/guard/inspect"
+	"github.com/metacontroller-solo/solo/pkg/guard/scan"
 )
 
 func defaultSignature(t testing.TB) *identify.Signature {
@@ -123,7 +125,6 @@ func newReconciler(s *suite) *reconcilerAt {
 	c := clocktesting.NewFakePassiveClock(time.Now())
 	return &reconcilerAt{suite: s, clock: c, inner: &claim.Reconciler{
 		Client: s.admin(), Clock: c, Limits: claim.Limits{Reservation: 75 * time.Second, Release: 10 * time.Second},
-		Gap: func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error) { return "", nil },
 	}}
 }
 
@@ -225,8 +226,12 @@ func TestAdoption(t *testing.T) {
 	}
 	r := newReconciler(s)
 	r.expect(0, "")
-	compliant := meta.FindStatusCondition(s.policy().Status.Conditions, guardv1alpha1.ConditionCompliant)
-	if compliant == nil || compliant.Status != metav1.ConditionFalse || compliant.ObservedGeneration != s.policy().Generation {
+	seen, err := scan.Run(s.ctx(), s.admin(), scan.Options{Policy: guardv1alpha1.DefaultPolicyName, Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compliant := meta.FindStatusCondition(seen.Conditions, guardv1alpha1.ConditionCompliant)
+	if compliant == nil || compliant.Status != metav1.ConditionFalse || compliant.Reason != inspect.ReasonNoClearHolder || compliant.ObservedGeneration != s.policy().Generation {
 		t.Fatalf("Compliant is %+v though two are there", compliant)
 	}
 	decision, err := claimOnce(s.ctx(), slot, defaultSignature(t), decide.Identity{Namespace: namespace, Name: "three"}, "u3")
