@@ -125,7 +125,7 @@ func newCommand(name string, streams Streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
-		serveCommand(streams.Out), checkCommand(streams), explainCommand(streams), verifyCommand(streams),
+		serveCommand(streams.Out), checkCommand(streams), scanCommand(streams), explainCommand(streams), verifyCommand(streams),
 		renderCommand(streams.Out), versionCommand(streams.Out),
 	)
 	for _, command := range root.Commands() {

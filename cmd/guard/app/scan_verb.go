@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/finding"
 	"github.com/metacontroller-solo/solo/pkg/guard/inspect"
 	"github.com/metacontroller-solo/solo/pkg/guard/pin"
@@ -63,7 +64,7 @@ func (o *scanOptions) run(ctx context.Context, streams Streams) error {
 		report.Add(scanFinding(f))
 	}
 	for _, instance := range result.Instances {
-		if !instance.Violates() {
+		if instance.Verdict != guardv1alpha1.InstanceViolation {
 			report.Add(finding.Finding{Level: finding.Passed, Object: &finding.Object{APIVersion: "v1", Kind: "Pod", Namespace: instance.Namespace, Name: instance.Name}, Message: "an instance that may be there"})
 		}
 	}
