@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/metacontroller-solo/solo/pkg/guard/check"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
@@ -93,7 +94,7 @@ func (o *checkOptions) run(streams Streams, paths []string) (err error) {
 // parseHolder reads namespace/name.
 func parseHolder(text string) (*decide.Identity, error) {
 	namespace, name, found := strings.Cut(text, "/")
-	if !found || namespace == "" || name == "" || strings.Contains(name, "/") {
+	if !found || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return nil, fmt.Errorf("--holder %q names no StatefulSet, write it as namespace/name", text)
 	}
 	return &decide.Identity{Namespace: namespace, Name: name}, nil

@@ -61,7 +61,7 @@ type Options struct {
 	Namespace string
 	// Secret holds the guard's certificate.
 	Secret client.ObjectKey
-	// CertificateFile is read in place of the Secret, if it is not empty.
+	// Certificate, in PEM, is looked at in place of the Secret's, if it is not empty.
 	Certificate []byte
 	// MinValidity is how long certificates should be valid for.
 	MinValidity time.Duration
@@ -167,7 +167,6 @@ func (r *run) checkPolicy(ctx context.Context) error {
 // checkAdmission compares the installed admission objects with the rendered ones.
 func (r *run) checkAdmission(ctx context.Context) error {
 	read := map[string]map[string]any{}
-	var failed error
 	installed := func(kind, name string) map[string]any { return read[kind+"/"+name] }
 	// Rendered twice: what is where depends on the webhook configuration.
 	first, err := r.Rendered(r.policy, installed)
@@ -188,9 +187,6 @@ func (r *run) checkAdmission(ctx context.Context) error {
 		default:
 			return fmt.Errorf("cannot get %s %q: %w", object.GetKind(), object.GetName(), err)
 		}
-	}
-	if failed != nil {
-		return failed
 	}
 	rendered, err := r.Rendered(r.policy, installed)
 	if err != nil {
