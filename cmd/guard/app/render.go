@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
+	"github.com/metacontroller-solo/solo/pkg/guard/check"
+	"github.com/metacontroller-solo/solo/pkg/guard/manifest"
 	"github.com/metacontroller-solo/solo/pkg/guard/pin"
 )
 
@@ -53,11 +55,11 @@ the API.`,
 			if options.TimeoutSeconds < 1 || options.TimeoutSeconds > 30 {
 				return usageError{fmt.Errorf("--timeout-seconds %d is out of bounds, choose 1 to 30", options.TimeoutSeconds)}
 			}
-			manifest, err := rendered(options, static, holder)
+			output, err := rendered(options, static, holder)
 			if err != nil {
 				return err
 			}
-			_, err = stdout.Write(manifest)
+			_, err = stdout.Write(output)
 			return err
 		},
 	}
@@ -81,11 +83,11 @@ func rendered(options pin.Options, static bool, holder string) ([]byte, error) {
 		if holder != "" {
 			return nil, usageError{errors.New("--holder is for --static; elsewhere spec.holder of the policy says it")}
 		}
-		manifest, err := pin.YAML(options)
+		output, err := pin.YAML(options)
 		if err != nil {
 			return nil, usageError{err}
 		}
-		return manifest, nil
+		return output, nil
 	}
 	if holder == "" {
 		return nil, usageError{errors.New("--static needs --holder namespace/name, for static policies read no object")}
@@ -94,26 +96,33 @@ func rendered(options pin.Options, static bool, holder string) ([]byte, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	manifest, err := pin.StaticYAML(options, guardv1alpha1.HolderReference{Namespace: id.Namespace, Name: id.Name})
+	output, err := pin.StaticYAML(options, guardv1alpha1.HolderReference{Namespace: id.Namespace, Name: id.Name})
 	if err != nil {
 		return nil, usageError{err}
 	}
-	return manifest, nil
+	return output, nil
 }
 
 // readPolicyFile reads a SingletonPolicy. A field that its CRD does not know is
 // an error: a misspelt one would be left out in silence.
 func readPolicyFile(path string) (*guardv1alpha1.SingletonPolicy, error) {
-	content, err := os.ReadFile(path) //nolint:gosec // The path is the operator's.
+	set, err := manifest.Open([]string{path}, strings.NewReader(""), 0)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read policy %q: %w; give another with --policy-file", path, err)
+		return nil, err
 	}
-	policy := &guardv1alpha1.SingletonPolicy{}
-	if err := yaml.UnmarshalStrict(content, policy); err != nil {
-		return nil, fmt.Errorf("cannot decode policy %q: %w; it must be one SingletonPolicy", path, err)
+	var policies []*guardv1alpha1.SingletonPolicy
+	for object, err := range set.Objects(nil) {
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the policy: %w", err)
+		}
+		policy, err := check.Policy(object)
+		if err != nil {
+			return nil, &manifest.Error{File: object.File, Line: object.Line, Err: err}
+		}
+		policies = append(policies, policy)
 	}
-	if policy.APIVersion != guardv1alpha1.GroupVersion.String() || policy.Kind != guardv1alpha1.SingletonPolicyKind {
-		return nil, fmt.Errorf("cannot take %q of %q from %q, want one %s of %s", policy.Kind, policy.APIVersion, path, guardv1alpha1.SingletonPolicyKind, guardv1alpha1.GroupVersion)
+	if len(policies) != 1 {
+		return nil, fmt.Errorf("%s: want one SingletonPolicy, got %d", path, len(policies))
 	}
-	return policy, nil
+	return policies[0], nil
 }
