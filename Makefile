@@ -70,6 +70,13 @@ FAULT_KILLS ?= 50
 test-faults: controlplane ## The long form of the fault suite: FAULT_KILLS kills, outages of 30 s and more; FAULT_SEED repeats one
 	FAULT_LONG=1 FAULT_KILLS=$(FAULT_KILLS) $(GO) test -count 1 -timeout 90m -v ./test/integration/faults
 
+# How many Pods make test-scale creates.
+SCALE_PODS ?= 50000
+
+.PHONY: test-scale
+test-scale: controlplane ## Measure the guard's memory and time beside SCALE_PODS Pods; part of make test with 2000
+	GUARD_SCALE_PODS=$(SCALE_PODS) $(GO) test -count 1 -timeout 60m -v ./test/integration/scale
+
 .PHONY: samples
 samples: controlplane ## Run every sample of config/samples end to end in a throwaway local cluster; part of make test
 	$(GO) test -count 1 -timeout 15m -v ./test/e2e

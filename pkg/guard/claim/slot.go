@@ -54,9 +54,11 @@ type Want struct {
 func (s *Slot) Read(ctx context.Context) (*guardv1alpha1.SingletonPolicy, error) {
 	policy := &guardv1alpha1.SingletonPolicy{}
 	switch err := s.Client.Get(ctx, client.ObjectKey{Name: s.Policy}, policy); {
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		return nil, nil
 	case err != nil:
+		// Also where the API server does not serve the kind: whether there is such a
+		// policy, nobody can say then.
 		return nil, fmt.Errorf("cannot get SingletonPolicy %q: %w", s.Policy, err)
 	}
 	return policy, nil

@@ -50,7 +50,7 @@ func TestDrift(t *testing.T) {
 		"F02 webhook":     {"it has another name", `"name": "a"`, `"name": "b"`, good, []inspect.Difference{{Path: "webhooks[a]", Want: "present", Got: "absent"}, {Path: "webhooks[b]", Want: "absent", Got: "present"}}},
 		"address":         {"another service", `"port": 443`, `"port": 1`, good, []inspect.Difference{{Path: "webhooks[a].clientConfig.service.port", Want: "443", Got: "1"}}},
 		"no webhooks":     {"emptied", "", "", `{"webhooks": []}`, []inspect.Difference{{Path: "webhooks[a]", Want: "present", Got: "absent"}}},
-		"another type":    {"never a panic", "", "", `{"webhooks": "none"}`, []inspect.Difference{{Path: "webhooks", Want: `[{"clientConfig":{"service":{"name":"g","port":443}},"failure…`, Got: "none"}}},
+		"another type":    {"never a panic", "", "", `{"webhooks": "none"}`, []inspect.Difference{{Path: "webhooks", Want: `[{"clientConfig":{"service":{"name":"g","port":443}},"failu…`, Got: "none"}}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

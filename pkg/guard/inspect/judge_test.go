@@ -58,7 +58,7 @@ func inOrder() inspect.Facts {
 		Policy: held(), Name: "metacontroller", Now: now, Pods: []inspect.Pod{pinned()}, Workloads: []inspect.Workload{workload("StatefulSet", "prod", "mc", "sts")},
 		Nodes: map[string]inspect.Node{"n1": {Ready: true}}, HolderUID: "sts", HolderRead: true,
 		Leases:    []inspect.Lease{{Namespace: "kube-system", Name: "metacontroller", Holder: "mc-0_p0", Pod: "mc-0", PodUID: "p0", Fixed: true, Live: true}},
-		Admission: []inspect.Compared{{Object: inspect.Object{APIVersion: "v1", Kind: "W", Name: "w"}}},
+		Admission: []inspect.Compared{{Object: inspect.Object{APIVersion: "v1", Kind: "W", Name: "w"}, Fix: "apply"}},
 	}
 }
 
@@ -145,7 +145,7 @@ func TestJudge(t *testing.T) {
 			f.Admission[0].Differences = []inspect.Difference{{Path: "webhooks[a].failurePolicy", Want: "Fail", Got: "Ignore"}, {Path: "webhooks[a].timeoutSeconds", Want: "5", Got: "1"}}
 		}), []string{"admission-drift W w webhooks[a].failurePolicy", "admission-drift W w webhooks[a].timeoutSeconds"}},
 		"F23 CRD": {"its schema", with(func(f *inspect.Facts) {
-			f.Admission = append(f.Admission, inspect.Compared{Object: inspect.Object{Kind: "CustomResourceDefinition", Name: "c"}, CRD: true, Differences: []inspect.Difference{{Path: "spec.versions"}}})
+			f.Admission = append(f.Admission, inspect.Compared{Object: inspect.Object{Kind: "CustomResourceDefinition", Name: "c"}, CRD: true, Fix: "apply", Differences: []inspect.Difference{{Path: "spec.versions"}}})
 		}), []string{"crd-drift CustomResourceDefinition c spec.versions"}},
 		"E29 silent": {"nobody leads", with(func(f *inspect.Facts) { f.GuardSilence = time.Minute }), []string{"guard-silent SingletonPolicy metacontroller"}},
 		"not allowed": {"what is not seen is said", with(func(f *inspect.Facts) {

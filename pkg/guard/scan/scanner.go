@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +47,7 @@ const (
 	reasonFound           = "Found"
 	reasonGone            = "Gone"
 	reasonTemplateChanged = "HolderTemplateChanged"
-	actionScan            = "Scan"
+	actionTemplate        = "ChangeTemplate"
 )
 
 // Writer writes the status of a policy, and the report.
@@ -344,25 +345,59 @@ func (s *Scanner) tell(ctx context.Context, result Result) {
 	}
 	logger := log.FromContext(ctx)
 	s.found = map[string]Finding{}
+	var came, went []Finding
 	for _, f := range result.Findings {
 		s.found[f.Key()] = f
-		if _, known := before[f.Key()]; known {
-			continue
+		if _, known := before[f.Key()]; !known {
+			came = append(came, f)
+			logger.Info("Found", logging.KeyFinding, f.ID, logging.KeySeverity, f.Severity, logging.KeyObject, f.Object.String(), logging.KeyReason, f.Message)
 		}
-		logger.Info("Found", logging.KeyFinding, f.ID, logging.KeySeverity, f.Severity, logging.KeyObject, f.Object.String(), logging.KeyReason, f.Message)
-		s.event(result.Policy, corev1.EventTypeWarning, reasonFound, "%s: %s; %s", f.ID, f.Message, f.Fix)
 	}
 	for _, key := range slices.Sorted(maps.Keys(before)) {
-		if f := before[key]; s.found[key].ID == "" {
-			logger.Info("Gone", logging.KeyFinding, f.ID, logging.KeyObject, f.Object.String())
-			s.event(result.Policy, corev1.EventTypeNormal, reasonGone, "%s: no longer so: %s", f.ID, f.Message)
+		if _, still := s.found[key]; !still {
+			f := before[key]
+			went = append(went, f)
+			logger.Info("Gone", logging.KeyFinding, f.ID, logging.KeyObject, f.Object.String(), logging.KeyReason, f.Message)
 		}
+	}
+	s.events(result.Policy, corev1.EventTypeWarning, reasonFound, came)
+	s.events(result.Policy, corev1.EventTypeNormal, reasonGone, went)
+}
+
+// events writes one Event for each object and kind of finding: two that differ
+// in their note alone would be taken for one that happened twice.
+func (s *Scanner) events(policy *guardv1alpha1.SingletonPolicy, kind, reason string, findings []Finding) {
+	type about struct {
+		id     inspect.ID
+		object inspect.Object
+	}
+	notes := map[about][]string{}
+	var order []about
+	for _, f := range findings {
+		key := about{f.ID, f.Object}
+		if notes[key] == nil {
+			order = append(order, key)
+		}
+		notes[key] = append(notes[key], f.Message)
+	}
+	for _, key := range order {
+		related := &corev1.ObjectReference{
+			APIVersion: key.object.APIVersion, Kind: key.object.Kind, Namespace: key.object.Namespace, Name: key.object.Name, UID: key.object.UID,
+		}
+		s.event(policy, related, kind, reason, string(key.id), fmt.Sprintf("%s: %s", key.id, strings.Join(notes[key], "; ")))
 	}
 }
 
-func (s *Scanner) event(policy *guardv1alpha1.SingletonPolicy, kind, reason, note string, args ...any) {
+// maxNote is how long an Event's note may be, in bytes; the API allows 1 KiB.
+const maxNote = 1000
+
+func (s *Scanner) event(policy *guardv1alpha1.SingletonPolicy, related runtime.Object, kind, reason, action, note string) {
 	// An Event needs an object; without the policy the log tells.
-	if policy != nil && s.deps.Events != nil {
-		s.deps.Events.Eventf(policy, nil, kind, reason, actionScan, note, args...)
+	if policy == nil || s.deps.Events == nil {
+		return
 	}
+	if len(note) > maxNote {
+		note = strings.ToValidUTF8(note[:maxNote], "") + "…"
+	}
+	s.deps.Events.Eventf(policy, related, kind, reason, action, "%s", note)
 }

@@ -2,6 +2,7 @@ package scan
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +50,8 @@ func (s *Scanner) watchTemplate(ctx context.Context, subject subject) {
 	}
 	log.FromContext(ctx).Info("The holder's Pod template changed", logging.KeyHolder, subject.policy.Status.Holder.Display,
 		logging.KeyUID, subject.holder.UID, logging.KeyChanges, changes)
-	s.event(subject.policy, corev1.EventTypeNormal, reasonTemplateChanged, "the Pod template of %s changed: %s", subject.policy.Status.Holder.Display, changes)
+	s.event(subject.policy, subject.holder, corev1.EventTypeNormal, reasonTemplateChanged, actionTemplate,
+		fmt.Sprintf("the Pod template of %s changed: %s", subject.policy.Status.Holder.Display, changes))
 }
 
 // summary is changed fields in one line.

@@ -120,7 +120,7 @@ func (w *watched) apply(event watch.EventType, object client.Object) bool {
 // Times between two tries of a source.
 const (
 	retryMin = time.Second
-	retryMax = 30 * time.Second
+	retryMax = 10 * time.Second
 	// watchMin and watchMax bound how long one watch lasts, so that one that died
 	// unnoticed is begun again.
 	watchMin = 5 * time.Minute

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -261,4 +262,51 @@ func TestAdoption(t *testing.T) {
 	if holder := newReconciler(s).expect(0, guardv1alpha1.HolderBound); holder.UID != live.UID {
 		t.Fatalf("holder is %+v, want uid %s", holder, live.UID)
 	}
+}
+
+// TestNoClaimBesideWhatRuns: what ran before the guard is no StatefulSet and
+// holds no slot; nobody gets it until that is gone.
+func TestNoClaimBesideWhatRuns(t *testing.T) {
+	s := prepare(t)
+	namespace := s.namespace("beside")
+	slot := &claim.Slot{Client: s.admin(), Clock: clock.RealClock{}, Policy: guardv1alpha1.DefaultPolicyName}
+	id := decide.Identity{Namespace: namespace, Name: "mc"}
+	before := pod(namespace, "before", instanceImage)
+	stranger := pod(namespace, "stranger", strangerImage)
+	// A Pod that the StatefulSet left behind is its own.
+	orphan := pod(namespace, "mc-0", instanceImage)
+	for _, object := range []client.Object{before, stranger, orphan} {
+		if err := s.admin().Create(s.ctx(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decision, err := claimOnce(s.ctx(), slot, defaultSignature(t), id, "u1")
+	if err != nil || decision.Verdict != decide.VerdictDeny || decision.Rule != decide.RuleSecondWorkload {
+		t.Fatalf("let in beside a Pod: %+v, %v", decision, err)
+	}
+	for _, part := range []string{"Pod " + namespace + "/before", "Next: "} {
+		if !strings.Contains(decision.Message, part) {
+			t.Errorf("%q is not in %q", part, decision.Message)
+		}
+	}
+	if strings.Contains(decision.Message, "mc-0") || strings.Contains(decision.Message, "stranger") {
+		t.Errorf("names what is not in the way: %q", decision.Message)
+	}
+	// Not beside it either if a person has named the holder.
+	s.setSpec(func(spec *guardv1alpha1.SingletonPolicySpec) {
+		spec.Holder = &guardv1alpha1.HolderReference{Namespace: namespace, Name: "mc"}
+	})
+	if decision, err := claimOnce(s.ctx(), slot, defaultSignature(t), id, "u1"); err != nil || decision.Verdict != decide.VerdictDeny {
+		t.Fatalf("let in beside a Pod: %+v, %v", decision, err)
+	}
+	if err := s.admin().Delete(s.ctx(), before, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(func() error {
+		decision, err := claimOnce(s.ctx(), slot, defaultSignature(t), id, "u1")
+		if err == nil && decision.Verdict != decide.VerdictAllow {
+			err = fmt.Errorf("still refused: %s", decision.Message)
+		}
+		return err
+	})
 }
