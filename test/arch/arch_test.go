@@ -69,6 +69,11 @@ var table = []row{
 	{"pkg/controller/decorator", work},
 	{"pkg/guard/webhook", work},
 	{"pkg/guard/claim", work},
+	{"pkg/guard/manifest", work},
+	{"pkg/guard/finding", work},
+	{"pkg/guard/check", work},
+	{"pkg/guard/explain", work},
+	{"pkg/guard/verify", work},
 	{"pkg/guard/scan", work},
 
 	{"pkg/controller/hook/call", adapters},

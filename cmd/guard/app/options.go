@@ -48,6 +48,9 @@ type leaderElectionOptions struct {
 	retryPeriod   time.Duration
 }
 
+// defaultLease is the name of the Lease that guards elect their leader on.
+const defaultLease = "metacontroller-guard"
+
 // Names of files and of the environment.
 const (
 	certFile = "tls.crt"
@@ -81,8 +84,8 @@ func (o *serveOptions) bind(flags *pflag.FlagSet) {
 
 	l := &o.leaderElection
 	flags.BoolVar(&l.enabled, "leader-elect", true, "Let one of several guards keep the status of the policy. All of them answer requests.")
-	flags.StringVar(&l.namespace, "leader-elect-resource-namespace", "metacontroller-guard", "Namespace of the Lease.")
-	flags.StringVar(&l.name, "leader-elect-resource-name", "metacontroller-guard", "Name of the Lease.")
+	flags.StringVar(&l.namespace, "leader-elect-resource-namespace", pin.DefaultNamespace, "Namespace of the Lease.")
+	flags.StringVar(&l.name, "leader-elect-resource-name", defaultLease, "Name of the Lease.")
 	flags.DurationVar(&l.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long others wait for a leader that is silent.")
 	flags.DurationVar(&l.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long the leader tries to renew before it gives up.")
 	flags.DurationVar(&l.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between tries.")
