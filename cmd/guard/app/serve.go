@@ -88,14 +88,8 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	if err := readPolicyOnce(ctx, slot, config.Host); err != nil {
 		return err
 	}
-	sink, closeSink, err := audit.Open(options.auditLog, stdout)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeSink()) }()
-
 	logger := logging.SetUp(options.zap)
-	log, err := audit.New(sink, options.replica, ctrlmetrics.Registry)
+	log, announcer, err := openAudit(config, options, live, stdout)
 	if err != nil {
 		return err
 	}
@@ -108,6 +102,9 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	ready := &readiness{}
 	manager, err := newManager(config, options, ctrl.Options{Scheme: scheme, Logger: logger})
 	if err != nil {
+		return err
+	}
+	if err := announcer.add(manager); err != nil {
 		return err
 	}
 	if err := addWebhook(ctx, manager, options, slot, log); err != nil {
@@ -195,7 +192,7 @@ func addWebhook(ctx context.Context, manager ctrl.Manager, options *serveOptions
 		Slot:    slot,
 		Targets: targets{client: dynamicClient},
 		Nodes:   nodes{client: slot.Client},
-		Record:  func(outcome webhook.Outcome) { log.Record(audit.Entry(outcome)) },
+		Record:  func(outcome webhook.Outcome) string { return log.Record(audit.Entry(outcome)) },
 		Clock:   clock.RealClock{},
 		MaxAge:  options.policyMaxAge,
 	})

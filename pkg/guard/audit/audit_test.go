@@ -213,7 +213,7 @@ func TestSuspect(t *testing.T) {
 	for _, verdict := range []decide.Verdict{decide.VerdictWarn, decide.VerdictAudit} {
 		e.Decision.Verdict = verdict
 		record := RecordOf(e, "guard-0")
-		if record.Decision != decisionWarn || record.Enforced || len(record.Images) != 1 {
+		if record.Decision != DecisionWarn || record.Enforced || len(record.Images) != 1 {
 			t.Errorf("%s: got %+v", verdict, record)
 		}
 	}
