@@ -69,7 +69,7 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(serveCommand(stdout), renderCommand(stdout), versionCommand(stdout))
+	root.AddCommand(serveCommand(stdout), renderCommand(stdout), schemaCommand(stdout), versionCommand(stdout))
 	return root
 }
 

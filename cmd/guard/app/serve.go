@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -89,7 +88,11 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 		return err
 	}
 	logger := logging.SetUp(options.zap)
-	log, announcer, err := openAudit(config, options, live, stdout)
+	manager, err := newManager(config, options, ctrl.Options{Scheme: scheme, Logger: logger})
+	if err != nil {
+		return err
+	}
+	log, err := openAudit(config, options, live, manager, stdout)
 	if err != nil {
 		return err
 	}
@@ -100,13 +103,6 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	}()
 
 	ready := &readiness{}
-	manager, err := newManager(config, options, ctrl.Options{Scheme: scheme, Logger: logger})
-	if err != nil {
-		return err
-	}
-	if err := announcer.add(manager); err != nil {
-		return err
-	}
 	if err := addWebhook(ctx, manager, options, slot, log); err != nil {
 		return err
 	}
