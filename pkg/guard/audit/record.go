@@ -324,14 +324,20 @@ func extra(u attempt.User, key string) string {
 	return ""
 }
 
-// clip cuts a text to size characters.
+// clip cuts a text to size characters, at the cost of what is left of it.
 func clip(text string, size int) string {
 	if len(text) <= size {
 		return text
 	}
-	runes := []rune(text)
-	if len(runes) <= size {
-		return text
+	count, cut := 0, 0
+	for i := range text {
+		switch count {
+		case size - 1:
+			cut = i
+		case size:
+			return text[:cut] + "…"
+		}
+		count++
 	}
-	return string(runes[:size-1]) + "…"
+	return text
 }

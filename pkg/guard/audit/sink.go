@@ -81,7 +81,8 @@ type file struct {
 
 // Write writes one line, whole or not at all.
 func (f *file) Write(line []byte) (int, error) {
-	if now, err := os.Stat(f.name); f.last != nil && (err != nil || !os.SameFile(f.last, now)) {
+	before, err := os.Stat(f.name)
+	if f.last != nil && (err != nil || !os.SameFile(f.last, before)) {
 		// Moved away or removed: the next write opens what is there, or makes it.
 		_ = f.log.Close()
 	}
@@ -95,12 +96,12 @@ func (f *file) Write(line []byte) (int, error) {
 	}
 	f.torn = false
 	now, err := os.Stat(f.name)
-	if err != nil || f.last == nil || !os.SameFile(f.last, now) {
+	if err != nil || before == nil || !os.SameFile(before, now) {
 		// A file that was just made is not opened to append, and would get a hole
 		// when something else cuts it off. The next write opens it again.
 		_ = f.log.Close()
-		f.last = now
 	}
+	f.last = now
 	return n, nil
 }
 
