@@ -27,7 +27,9 @@ import (
 )
 
 // fixed is a policy that never changes.
-type fixed struct{ policy *guardv1alpha1.SingletonPolicy }
+type fixed struct {
+	policy *guardv1alpha1.SingletonPolicy
+}
 
 func (f fixed) Read(context.Context) (*guardv1alpha1.SingletonPolicy, error) { return f.policy, nil }
 

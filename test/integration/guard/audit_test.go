@@ -86,6 +86,43 @@ func TestAuditLog(t *testing.T) {
 	t.Run("I01 message", func(t *testing.T) { s.at(t).message() })
 	t.Run("I02 I03 actions", func(t *testing.T) { s.at(t).recordedActions() })
 	t.Run("F07 F08 break-glass", func(t *testing.T) { s.at(t).breakGlass() })
+	s.capture()
+}
+
+// envCapture names a file that gets the guards' audit logs of this test, valid by
+// the schema, and one that gets the API servers' own with ".api" added.
+const envCapture = "GUARD_AUDIT_CAPTURE"
+
+func (s *suite) capture() {
+	s.t.Helper()
+	path := os.Getenv(envCapture)
+	if path == "" {
+		return
+	}
+	for _, g := range s.running() {
+		g.process.Stop()
+	}
+	s.t.Logf("%d lines are valid by the schema and written to %s", len(s.records()), path)
+	var ours, theirs []string
+	for _, g := range s.guards {
+		ours = append(ours, g.audit)
+	}
+	for server := range s.cp.APIServers() {
+		theirs = append(theirs, s.cp.AuditLog(server))
+	}
+	for to, from := range map[string][]string{path: ours, path + ".api": theirs} {
+		var all []byte
+		for _, name := range from {
+			content, err := os.ReadFile(name)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			all = append(all, content...)
+		}
+		if err := os.WriteFile(to, all, 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 }
 
 // apiEvents are the lines of the API servers' own audit logs that have a decision
@@ -433,7 +470,9 @@ func (s *suite) breakGlass() {
 	if err := s.admin().Create(s.ctx(), annotated); err != nil {
 		s.t.Fatal(err)
 	}
-	record = s.await("the exception", func(r audit.Record) bool { return r.Object.Name == "rescue" && r.Exception != nil && r.Object.Kind == "Deployment" })
+	record = s.await("the exception", func(r audit.Record) bool {
+		return r.Object.Name == "rescue" && r.Exception != nil && r.Object.Kind == "Deployment"
+	})
 	if record.Decision != audit.DecisionAllow || record.Severity != audit.SeverityCritical || record.Exception.Reason != "the node is on fire" || !record.Exception.Expires.Equal(expires.Time) {
 		s.t.Fatalf("F07: got %+v", record)
 	}
