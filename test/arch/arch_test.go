@@ -82,6 +82,8 @@ var table = []row{
 	{"pkg/controller/cluster", adapters},
 	{"pkg/singleton", adapters},
 	{"pkg/guard/audit", adapters},
+	{"pkg/guard/owner", adapters},
+	{"pkg/guard/announce", adapters},
 	{"pkg/guard/pin", adapters},
 
 	{"cmd/...", joins},

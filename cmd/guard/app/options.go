@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
-	"github.com/metacontroller-solo/solo/pkg/guard/audit"
 	"github.com/metacontroller-solo/solo/pkg/guard/pin"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 )
@@ -28,7 +27,7 @@ type serveOptions struct {
 	tlsCertDir         string
 	metricsBindAddress string
 	probeBindAddress   string
-	auditLog           string
+	audit              auditOptions
 	replica            string
 	shutdownDelay      time.Duration
 	requestTimeout     time.Duration
@@ -74,7 +73,7 @@ func (o *serveOptions) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.tlsCertDir, "tls-cert-dir", "/etc/metacontroller-guard/tls", "Folder with "+certFile+" and "+keyFile+" of the webhook. They are read again when they change.")
 	flags.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":8080", "Address and port for metrics; 0 for none.")
 	flags.StringVar(&o.probeBindAddress, "health-probe-bind-address", ":8081", "Address and port for /healthz and /readyz; 0 for none.")
-	flags.StringVar(&o.auditLog, "audit-log", audit.StandardOutput, "File to which decisions are appended, one JSON object a line; - for standard output.")
+	o.audit.bind(flags)
 	flags.StringVar(&o.replica, "replica", "", "Name of this guard in the audit log. Left out: "+envPodName+", else the host's name.")
 	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second, "How long requests are still taken after SIGTERM, while /readyz fails already.")
 	flags.DurationVar(&o.requestTimeout, "api-request-timeout", defaultRequestTimeout, "The API server's --request-timeout. A claim that has not become an object is given up "+reservationMargin.String()+" later.")
@@ -117,8 +116,6 @@ func (o *serveOptions) validate() error {
 		return fmt.Errorf("--bind-address %q is no IP address", o.bindAddress)
 	case o.webhookPort < 1 || o.webhookPort > 65535:
 		return fmt.Errorf("--webhook-port %d is no port, choose 1 to 65535", o.webhookPort)
-	case o.auditLog == "":
-		return errors.New("--audit-log is empty, use - for standard output, or a path")
 	case o.shutdownDelay < 0 || o.releaseDelay < 0:
 		return errors.New("--shutdown-delay and --release-delay must not be negative")
 	case o.policyMaxAge < 0 || o.policyMaxAge > o.releaseDelay/2:
@@ -137,6 +134,9 @@ func (o *serveOptions) validate() error {
 		if _, _, err := net.SplitHostPort(address); err != nil {
 			return fmt.Errorf("%s %q is no address and port, write it like 127.0.0.1:8080", flag, address)
 		}
+	}
+	if err := o.audit.validate(); err != nil {
+		return err
 	}
 	l := o.leaderElection
 	if l.enabled && (l.namespace == "" || l.name == "") {

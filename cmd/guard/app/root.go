@@ -126,7 +126,7 @@ func newCommand(name string, streams Streams) *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
 		serveCommand(streams.Out), checkCommand(streams), scanCommand(streams), explainCommand(streams), verifyCommand(streams),
-		renderCommand(streams.Out), versionCommand(streams.Out),
+		renderCommand(streams.Out), schemaCommand(streams.Out), versionCommand(streams.Out),
 	)
 	for _, command := range root.Commands() {
 		command.Example = strings.ReplaceAll(command.Example, programName+" ", name+" ")

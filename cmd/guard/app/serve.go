@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -82,14 +81,12 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	if err := readPolicyOnce(ctx, slot, config.Host); err != nil {
 		return err
 	}
-	sink, closeSink, err := audit.Open(options.auditLog, stdout)
+	logger := logging.SetUp(options.zap)
+	manager, err := newManager(config, options, ctrl.Options{Scheme: scheme, Logger: logger})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeSink()) }()
-
-	logger := logging.SetUp(options.zap)
-	log, err := audit.New(sink, options.replica, ctrlmetrics.Registry)
+	log, err := openAudit(config, options, live, manager, stdout)
 	if err != nil {
 		return err
 	}
@@ -100,10 +97,6 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	}()
 
 	ready := &readiness{}
-	manager, err := newManager(config, options, ctrl.Options{Scheme: scheme, Logger: logger})
-	if err != nil {
-		return err
-	}
 	if err := addWebhook(ctx, manager, options, slot, log); err != nil {
 		return err
 	}
@@ -184,7 +177,7 @@ func addWebhook(ctx context.Context, manager ctrl.Manager, options *serveOptions
 		Slot:    slot,
 		Targets: targets{client: dynamicClient},
 		Nodes:   nodes{client: slot.Client},
-		Record:  func(outcome webhook.Outcome) { log.Record(audit.Entry(outcome)) },
+		Record:  func(outcome webhook.Outcome) string { return log.Record(audit.Entry(outcome)) },
 		Clock:   clock.RealClock{},
 		MaxAge:  options.policyMaxAge,
 	})

@@ -119,7 +119,7 @@ func (w *world) guard() *webhook.Handler {
 	return webhook.New(webhook.Deps{
 		Policy: w.policy.Name,
 		Slot:   &claim.Slot{Client: etcd{world: w}, Clock: steppedClock{w}, Policy: w.policy.Name},
-		Record: func(o webhook.Outcome) { w.current.outcome = o },
+		Record: func(o webhook.Outcome) string { w.current.outcome = o; return o.ID },
 		Clock:  steppedClock{w},
 		MaxAge: w.rules.maxAge, // No event ever tells that the policy has changed.
 	})

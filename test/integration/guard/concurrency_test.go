@@ -276,6 +276,25 @@ var casesInTurn = []struct {
 		if now := c.policy().Status; now.Epoch != epoch+1 || now.Holder == nil || now.Holder.UID != object.GetUID() {
 			c.t.Fatalf("the slot is %+v", now)
 		}
+		// Sent again, it is one decision: no guard writes a second line.
+		written := map[string]int{}
+		c.eventually(func() error {
+			clear(written)
+			for _, record := range c.records() {
+				if record.AdmissionUID == "replayed" {
+					written[record.Replica]++
+				}
+			}
+			if len(written) == 0 {
+				return fmt.Errorf("no record of what was sent again")
+			}
+			return nil
+		})
+		for replica, lines := range written {
+			if lines != 1 {
+				c.t.Errorf("%s wrote %d lines of one request", replica, lines)
+			}
+		}
 		c.suite.free()
 		// Connections that break while they are used.
 		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
