@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -44,20 +43,14 @@ func build(ctx context.Context, o options) (s *stage, err error) {
 			s.stop()
 		}
 	}()
-	root, err := kit.Root()
-	if err != nil {
-		return s, err
-	}
 	bin, err := os.MkdirTemp("", "soak-")
 	if err != nil {
 		return s, fmt.Errorf("cannot make a folder: %w", err)
 	}
 	s.stops = append(s.stops, func() { _ = os.RemoveAll(bin) })
 	program := filepath.Join(bin, "controller")
-	compile := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/controller")
-	compile.Dir = root
-	if output, err := compile.CombinedOutput(); err != nil {
-		return s, fmt.Errorf("cannot build the controller: %w\n%s", err, output)
+	if err := kit.BuildTo(ctx, "./cmd/controller", program); err != nil {
+		return s, err
 	}
 	if s.plane, err = kit.Start(ctx, kit.Options{Log: os.Stdout}); err != nil {
 		return s, err

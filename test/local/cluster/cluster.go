@@ -15,7 +15,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -246,13 +245,8 @@ func (c *Cluster) buildPrograms(ctx context.Context) (node.Images, error) {
 	}
 	for _, program := range programs {
 		path := filepath.Join(bin, filepath.Base(program.pkg))
-		build := exec.CommandContext(ctx, "go", "build", "-o", path, program.pkg)
-		build.Dir = c.Root
-		if output, err := build.CombinedOutput(); err != nil {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			return nil, fmt.Errorf("cannot build %s: %w\n%s", program.pkg, err, output)
+		if err := kit.BuildTo(ctx, program.pkg, path); err != nil {
+			return nil, err
 		}
 		for _, image := range program.images {
 			images[image] = node.Program{Path: path, Entrypoints: program.entrypoints}
