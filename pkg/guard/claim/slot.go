@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -35,7 +38,14 @@ type Slot struct {
 	Clock  clock.PassiveClock
 	// Policy is the name of the SingletonPolicy.
 	Policy string
+	// Look bounds the look at all Pods before a free slot is given away; zero is
+	// DefaultLook. It must leave the request time to be answered.
+	Look time.Duration
 }
+
+// DefaultLook is less than half of the time that the API server waits for the
+// guard by default.
+const DefaultLook = 2 * time.Second
 
 // Want is who wants the slot.
 type Want struct {
@@ -138,7 +148,7 @@ func (s *Slot) others(ctx context.Context, policy *guardv1alpha1.SingletonPolicy
 			}
 		}
 	}
-	pods, err := instancePods(ctx, s.Client, signature, "")
+	pods, err := s.look(ctx, policy, signature)
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +174,34 @@ func (s *Slot) others(ctx context.Context, policy *guardv1alpha1.SingletonPolicy
 		others = append(others, occupant)
 	}
 	return others, nil
+}
+
+// look is a live look at all Pods. In a cluster with so many that it takes longer
+// than a request can wait, the last scan counts, if it vouches that nothing runs:
+// it has seen everything since the generation was written, and meanwhile the API
+// server has let no instance in.
+func (s *Slot) look(ctx context.Context, policy *guardv1alpha1.SingletonPolicy, signature *identify.Signature) ([]corev1.Pod, error) {
+	limit := s.Look
+	if limit == 0 {
+		limit = DefaultLook
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	pods, err := instancePods(bounded, s.Client, signature, "")
+	switch {
+	case err == nil || bounded.Err() == nil || ctx.Err() != nil:
+		return pods, err
+	case vouched(policy):
+		return nil, nil
+	}
+	return nil, fmt.Errorf("cannot look at all Pods within %s, and no scan says that none runs an instance: wait until the policy's condition Compliant is True, or delete what status.instances names", limit)
+}
+
+// vouched says whether a scan has seen, of this generation, that nothing runs.
+func vouched(policy *guardv1alpha1.SingletonPolicy) bool {
+	compliant := meta.FindStatusCondition(policy.Status.Conditions, guardv1alpha1.ConditionCompliant)
+	return compliant != nil && compliant.Status == metav1.ConditionTrue && compliant.ObservedGeneration == policy.Generation &&
+		len(policy.Status.Instances) == 0 && len(policy.Status.ActiveExceptions) == 0
 }
 
 // setHolder makes a new holder, and with it a new epoch.

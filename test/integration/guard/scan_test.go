@@ -174,11 +174,17 @@ func TestScan(t *testing.T) {
 	}
 	s.phase(guardv1alpha1.HolderBound)
 	s.awaitPod(namespace, "mc-0", "")
+	c := &scanned{&stage{suite: s, namespace: namespace, servers: len(s.admins)}}
 	for _, test := range scanCases {
-		t.Run(strings.ReplaceAll(test.name, " ", "_"), func(t *testing.T) {
-			test.run(&scanned{&stage{suite: s.at(t), namespace: namespace, servers: len(s.admins)}})
-		})
+		c.sub(test.name, test.run)
 	}
+}
+
+// sub is a subtest.
+func (c *scanned) sub(name string, run func(*scanned)) {
+	c.t.(*testing.T).Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+		run(&scanned{&stage{suite: c.at(t), namespace: c.namespace, servers: c.servers}})
+	})
 }
 
 var scanCases = []struct {
@@ -376,22 +382,24 @@ var scanCases = []struct {
 		if now := c.uidOf(pod(c.namespace, "mc-0", instanceImage)); now != uid {
 			c.t.Errorf("a replacement was started: %s is %s", uid, now)
 		}
-		// D03: the node is tainted, the Pod is taken out of the API, and then the node
-		// says that it is there.
-		c.eventually(func() error {
-			if err := c.admin().Get(c.ctx(), client.ObjectKeyFromObject(node), node); err != nil {
-				return err
-			}
-			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})
-			return c.admin().Update(c.ctx(), node)
+		// The node is tainted, the Pod is taken out of the API, and then the node says
+		// that it is there.
+		c.sub("D03 taint on a live node", func(c *scanned) {
+			c.eventually(func() error {
+				if err := c.admin().Get(c.ctx(), client.ObjectKeyFromObject(node), node); err != nil {
+					return err
+				}
+				node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})
+				return c.admin().Update(c.ctx(), node)
+			})
+			c.nodeReady(node, corev1.ConditionTrue)
+			c.eventually(func() error { return c.has(inspect.NodeNotProvenDead) })
+			c.eventually(func() error {
+				return client.IgnoreNotFound(c.admin().Delete(c.ctx(), pod(c.namespace, "mc-0", instanceImage), client.GracePeriodSeconds(0)))
+			})
+			c.awaitPod(c.namespace, "mc-0", uid)
+			c.eventually(func() error { return c.has(inspect.NodeNotProvenDead) })
 		})
-		c.nodeReady(node, corev1.ConditionTrue)
-		c.eventually(func() error { return c.has(inspect.NodeNotProvenDead) })
-		c.eventually(func() error {
-			return client.IgnoreNotFound(c.admin().Delete(c.ctx(), pod(c.namespace, "mc-0", instanceImage), client.GracePeriodSeconds(0)))
-		})
-		c.awaitPod(c.namespace, "mc-0", uid)
-		c.eventually(func() error { return c.has(inspect.NodeNotProvenDead) })
 		c.delete(node)
 		c.gone()
 	}},
@@ -409,7 +417,7 @@ var scanCases = []struct {
 		c.found(inspect.WorkloadNotHolder, "Deployment "+c.namespace+"/second", "")
 		c.found(inspect.InstanceNotPinned, "Pod "+c.namespace+"/second-", "")
 		c.found(inspect.InstanceNotPinned, "Pod "+c.namespace+"/bare", "")
-		c.found(inspect.StaticPod, "Pod "+c.namespace+"/static-n1", "") // D15
+		c.sub("D15 static Pod", func(c *scanned) { c.found(inspect.StaticPod, "Pod "+c.namespace+"/static-n1", "") })
 		c.condition(guardv1alpha1.ConditionCompliant, metav1.ConditionFalse)
 		c.eventually(func() error {
 			for _, instance := range c.policy().Status.Instances {
@@ -422,31 +430,38 @@ var scanCases = []struct {
 		if shown, err := yaml.Marshal(c.policy().Status); err == nil {
 			c.t.Logf("status:\n%s", shown) // As in docs/scan.md.
 		}
-		// I08: the report follows.
-		c.reported("fail", string(inspect.AdmissionMissing), string(inspect.WorkloadNotHolder), string(inspect.StaticPod))
-		// G01: nothing is killed.
-		c.restore()
-		c.condition(guardv1alpha1.ConditionCompliant, metav1.ConditionFalse)
-		old := c.podOf("second-")
-		c.denied()
-		// C13: what was there is not made again, and not scaled.
-		c.eventually(func() error {
-			if got, line := outcome(c.scale(second, 3)); got != string(decide.RuleScaleAboveOne) {
-				return fmt.Errorf("scaled: %s (%s)", got, line)
-			}
-			return nil
+		c.sub("I08 the report has it", func(c *scanned) {
+			c.reported("fail", string(inspect.AdmissionMissing), string(inspect.WorkloadNotHolder), string(inspect.StaticPod))
 		})
-		if err := c.admin().Delete(c.ctx(), old, client.GracePeriodSeconds(0)); err != nil {
-			c.t.Fatal(err)
-		}
-		c.refusalEvent("second")
+		c.restore()
+		c.sub("G01 already two", func(c *scanned) {
+			c.condition(guardv1alpha1.ConditionCompliant, metav1.ConditionFalse)
+			c.denied()
+			if living := c.second(); len(living) < 2 {
+				c.t.Errorf("something was killed: %v are left", living)
+			}
+		})
+		// What was there is not made again, and not scaled.
+		c.sub("C13 Deployment Recreate and scale", func(c *scanned) {
+			old := c.podOf("second-")
+			c.eventually(func() error {
+				if got, line := outcome(c.scale(second, 3)); got != string(decide.RuleScaleAboveOne) {
+					return fmt.Errorf("scaled: %s (%s)", got, line)
+				}
+				return nil
+			})
+			if err := c.admin().Delete(c.ctx(), old, client.GracePeriodSeconds(0)); err != nil {
+				c.t.Fatal(err)
+			}
+			c.refusalEvent("second")
+		})
 		c.delete(second)
 		for _, name := range []string{"bare", "static-n1"} {
 			c.remove(pod(c.namespace, name, instanceImage))
 		}
 		c.gone()
 		c.condition(guardv1alpha1.ConditionCompliant, metav1.ConditionTrue)
-		c.reported("pass", "at-most-one")
+		c.sub("I08 the report follows", func(c *scanned) { c.reported("pass", "at-most-one") })
 	}},
 	{"G07 two policies", func(c *scanned) {
 		other := &guardv1alpha1.SingletonPolicy{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
@@ -500,14 +515,16 @@ var scanCases = []struct {
 			g.process.Stop()
 		}
 		c.denied()
-		// D09: the same Pod starts again, and nobody is asked.
-		c.eventually(func() error {
-			active := &corev1.Pod{}
-			if err := c.admin().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: "mc-0"}, active); err != nil {
-				return err
-			}
-			active.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: instanceImage, RestartCount: 1}}
-			return c.admin().Status().Update(c.ctx(), active)
+		// The same Pod starts again, and nobody is asked.
+		c.sub("D09 reboot", func(c *scanned) {
+			c.eventually(func() error {
+				active := &corev1.Pod{}
+				if err := c.admin().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: "mc-0"}, active); err != nil {
+					return err
+				}
+				active.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: instanceImage, RestartCount: 1}}
+				return c.admin().Status().Update(c.ctx(), active)
+			})
 		})
 	}},
 }

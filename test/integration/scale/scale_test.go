@@ -131,7 +131,7 @@ func TestScale(t *testing.T) {
 
 	// What a claim of the free slot costs: it looks at every Pod, once.
 	began = time.Now()
-	slot := &claim.Slot{Client: admin, Clock: clock.RealClock{}, Policy: guardv1alpha1.DefaultPolicyName}
+	slot := &claim.Slot{Client: admin, Clock: clock.RealClock{}, Policy: guardv1alpha1.DefaultPolicyName, Look: patience}
 	stored, err := slot.Read(t.Context())
 	if err != nil || stored == nil {
 		t.Fatal(stored, err)
