@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/metacontroller-solo/solo/pkg/guard/finding"
 	"github.com/metacontroller-solo/solo/pkg/guard/inspect"
 	"github.com/metacontroller-solo/solo/pkg/guard/pin"
 	"github.com/metacontroller-solo/solo/pkg/guard/verify"
@@ -88,7 +90,14 @@ func (o *verifyOptions) run(ctx context.Context, streams Streams) error {
 	if err != nil {
 		return c.unanswered(err)
 	}
-	return o.report(streams, report)
+	if err := o.report(streams, report); err != nil {
+		return err
+	}
+	if report.Count(finding.Passed) == 0 {
+		// All that was skipped must not look like an installation in order.
+		return clusterError{errors.New("nothing could be checked; ask for the permissions that are named above")}
+	}
+	return nil
 }
 
 func differences(installed, rendered map[string]any) []verify.Difference {

@@ -96,7 +96,7 @@ func TestRun(t *testing.T) {
 		"custom kind that is not listed": {clone, nil, nil},
 		"shards":                         {policy("{mode: Sharded}") + strings.ReplaceAll(statefulSet("a", "")+statefulSet("b", ""), image+`"`, image+`", args: ["--target-label-selector=team=a"]`), nil, []string{"6 passed StatefulSet default/a ", "12 violation StatefulSet default/b shard-overlap"}},
 		"shards have no one holder":      {policy("{mode: Sharded}"), held, []string{`error: cannot take prod/mc for the holder: SingletonPolicy "metacontroller" is Sharded, which has a holder for each shard`}},
-		"pattern that cannot be used":    {policy("{match: {images: [\"[\"]}}"), nil, []string{`error: cannot judge by SingletonPolicy "metacontroller": compile match.images[0] "[": not a pattern of a repository, write it like "ghcr.io/metacontroller/metacontroller" or "**/metacontroller/metacontroller", without port, tag and digest`}},
+		"pattern that cannot be used":    {policy("{match: {images: [\"[\"]}}"), nil, []string{`error: cannot judge by SingletonPolicy "metacontroller": cannot compile match.images[0] "[": not a pattern of a repository, write it like "ghcr.io/metacontroller/metacontroller" or "**/metacontroller/metacontroller", without port, tag and digest`}},
 		"wrong type":                     {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {replicas: two, template: {}}\n", nil, []string{"1 fault: cannot read this object: spec.replicas: json: cannot unmarshal string into Go value of type int64"}},
 		"hostile name":                   {workload("Deployment", "\"a\\n\\e[31m\\u202eb\"", image), nil, []string{"1 violation Deployment dev/a\n\x1b[31m\u202eb workload-kind"}},
 	} {

@@ -299,8 +299,14 @@ func placed(err error, doc document) (int, error) {
 	if tabbed(doc, line) {
 		text += "; the line is indented with a tab, YAML wants spaces"
 	}
+	if bytes.Contains(doc.data, []byte(templateMark)) {
+		text += "; if it is a template, render it first: helm template ... | guard check -"
+	}
 	return line, errors.New(text)
 }
+
+// templateMark stands in templates of Helm and others, and hardly elsewhere.
+const templateMark = "{{"
 
 // tabbed says whether a line is indented with a tab.
 func tabbed(doc document, line int) bool {

@@ -177,7 +177,7 @@ func (c *cli) permissions() {
 	for _, verb := range []string{"explain", "scan"} {
 		c.expect(unreachable, "", nothing, []string{verb}, `cannot get resource "singletonpolicies" in API group "guard.metacontroller.io"`, "ask for that permission")
 	}
-	c.expect(clean, "", nothing, []string{"verify"}, "policy: cannot look: ", "webhook: the dry run was not let as far as the guard", "skipped")
+	c.expect(unreachable, "", nothing, []string{"verify"}, "policy: cannot look: ", "webhook: the dry run was not let as far as the guard", "nothing could be checked")
 	c.expect(clean, "", reader, []string{"explain"}, "Holder:      StatefulSet "+c.namespace+"/mc", `Not known:   since when the active Pod runs: `, `cannot get resource "pods"`)
 	c.expect(unreachable, "", reader, []string{"explain", "statefulset/mc", "-n", c.namespace}, `cannot get resource "statefulsets" in API group "apps"`)
 	c.expect(violation, secondManifest, reader, []string{"explain", "-f", "-"}, "second-workload")
