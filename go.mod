@@ -35,14 +35,14 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/anishathalye/porcupine v1.3.1
-
 require (
-	github.com/itchyny/gojq v0.12.20 // indirect
-	github.com/itchyny/timefmt-go v0.1.9 // indirect
-	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
-	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
+	github.com/anishathalye/porcupine v1.3.1
+	github.com/itchyny/gojq v0.12.20
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+	gopkg.in/natefinch/lumberjack.v2 v2.2.1
 )
+
+require github.com/itchyny/timefmt-go v0.1.9 // indirect
 
 require (
 	cel.dev/expr v0.25.2 // indirect

@@ -479,7 +479,7 @@ func FuzzFromJSON(f *testing.F) {
 
 func TestLeftBehind(t *testing.T) {
 	child := func(namespace, owner string) *object.Object {
-		return parse(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","namespace":"` + namespace + `","ownerReferences":[` + owner + `]}}`)
+		return parse(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","namespace":"`+namespace+`","ownerReferences":[`+owner+`]}}`)
 	}
 	const (
 		before = `{"apiVersion":"demo/v1","kind":"Thing","name":"a","uid":"before","controller":true}`

@@ -73,6 +73,9 @@ type Log struct {
 	// is written.
 	stop, done chan struct{}
 	watching   sync.WaitGroup
+	// reported is how many lost lines were reported: by watch, and when it has
+	// ended by Close.
+	reported int64
 	// closeError is what closing the sink came to, once done.
 	closeError error
 }
@@ -131,21 +134,21 @@ func (l *Log) take(record Record) (id string, again bool) {
 	if id, found := l.seen.Get(key); found {
 		return id.(string), true
 	}
+	if l.closed {
+		l.drop(record, errClosed)
+		return record.DecisionID, false
+	}
 	id, due := l.series.add(record)
 	l.seen.Add(key, id)
 	l.send(due)
 	return id, false
 }
 
-// send queues lines. The mutex is held.
+// send queues lines. The mutex is held, and the log is open.
 func (l *Log) send(due []Record) {
 	for _, record := range due {
 		size := int64(record.size())
-		switch {
-		case l.closed:
-			l.drop(record, errClosed)
-			continue
-		case l.queued.Add(size) > queueBytes:
+		if l.queued.Add(size) > queueBytes {
 			l.queued.Add(-size)
 			l.drop(record, errQueueFull)
 			continue
@@ -198,33 +201,39 @@ func (l *Log) watch() {
 	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	reported, last := int64(0), time.Time{}
+	last := time.Time{}
 	for {
 		select {
 		case <-l.stop:
 			return
 		case now := <-ticker.C:
 			l.mutex.Lock()
-			l.send(l.series.expire(now))
+			if !l.closed {
+				l.send(l.series.expire(now))
+			}
 			l.mutex.Unlock()
-			if now.Sub(last) >= reportInterval && l.lost.Load() > reported {
-				reported, last = l.report(reported), now
+			if now.Sub(last) >= reportInterval && l.report() {
+				last = now
 			}
 		}
 	}
 }
 
-// report says how many lines were lost after the first ones, and returns how many
-// there are in all.
-func (l *Log) report(reported int64) int64 {
-	lost := l.lost.Load()
-	if l.options.Report != nil {
-		l.options.Report(fmt.Errorf("%d audit lines are lost: %w", lost-reported, *l.lostError.Load()))
+// report says how many lines were lost since it last did, if any were.
+func (l *Log) report() bool {
+	lost := l.lost.Load() - l.reported
+	if lost == 0 {
+		return false
 	}
-	return lost
+	l.reported += lost
+	if l.options.Report != nil {
+		l.options.Report(fmt.Errorf("%d audit lines are lost: %w", lost, *l.lostError.Load()))
+	}
+	return true
 }
 
-// Close writes what is counted and queued, and waits for it until ctx ends.
+// Close writes what is counted and queued, and waits for it until ctx ends. It is
+// called by one goroutine at a time.
 func (l *Log) Close(ctx context.Context) error {
 	l.mutex.Lock()
 	if !l.closed {
@@ -235,6 +244,7 @@ func (l *Log) Close(ctx context.Context) error {
 	}
 	l.mutex.Unlock()
 	l.watching.Wait()
+	defer l.report()
 	select {
 	case <-l.done:
 		if l.closeError != nil {

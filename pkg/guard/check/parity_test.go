@@ -62,7 +62,7 @@ func ask(policy *guardv1alpha1.SingletonPolicy) *asked {
 	a := &asked{}
 	a.Handler = webhook.New(webhook.Deps{
 		Policy: policy.Name, Slot: granting{policy}, Clock: clocktesting.NewFakePassiveClock(now),
-		Record: func(o webhook.Outcome) { a.recorded = o.Decision },
+		Record: func(o webhook.Outcome) string { a.recorded = o.Decision; return "decision" },
 	})
 	return a
 }
