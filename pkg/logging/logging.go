@@ -34,6 +34,8 @@ const (
 	KeyEpoch      = "epoch"
 	KeyReason     = "reason"
 	KeyCount      = "count"
+	KeySerial     = "serial"
+	KeyVerdict    = "verdict"
 )
 
 // BindFlags adds the --zap-* flags and returns the options that they fill.

@@ -58,6 +58,7 @@ var table = []row{
 	{"pkg/guard/attempt", rules},
 	{"pkg/guard/decide", rules},
 	{"pkg/guard/shard", rules},
+	{"pkg/guard/certificate", rules},
 
 	{"pkg/controller/apply", work},
 	{"pkg/controller/syncer", work},
@@ -75,6 +76,7 @@ var table = []row{
 	{"pkg/singleton", adapters},
 	{"pkg/guard/audit", adapters},
 	{"pkg/guard/pin", adapters},
+	{"pkg/guard/serving", adapters},
 
 	{"cmd/...", joins},
 	{"test/...", tests},

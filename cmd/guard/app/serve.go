@@ -106,7 +106,11 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	}()
 
 	ready := &readiness{}
-	manager, err := newManager(config, options, ctrl.Options{Scheme: scheme, Logger: logger})
+	serving, err := newServing(config, options, live)
+	if err != nil {
+		return err
+	}
+	manager, err := newManager(config, options, serving, ctrl.Options{Scheme: scheme, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -116,7 +120,10 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	if err := addReconciler(manager, options, live); err != nil {
 		return err
 	}
-	if err := addChecks(manager, ready); err != nil {
+	if err := serving.addTo(ctx, manager); err != nil {
+		return err
+	}
+	if err := addChecks(manager, ready, serving); err != nil {
 		return err
 	}
 	logger.Info("Starting the guard", logging.KeyVersion, version.String(), logging.KeyPolicy, options.policy)
@@ -151,7 +158,7 @@ func run(ctx context.Context, manager ctrl.Manager, ready *readiness, delay time
 	return nil
 }
 
-func newManager(config *rest.Config, options *serveOptions, base ctrl.Options) (ctrl.Manager, error) {
+func newManager(config *rest.Config, options *serveOptions, serving *serving, base ctrl.Options) (ctrl.Manager, error) {
 	base.Cache = cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -163,12 +170,9 @@ func newManager(config *rest.Config, options *serveOptions, base ctrl.Options) (
 	base.Metrics = metricsserver.Options{BindAddress: options.metricsBindAddress}
 	base.HealthProbeBindAddress = options.probeBindAddress
 	base.WebhookServer = ctrlwebhook.NewServer(ctrlwebhook.Options{
-		Host:     options.bindAddress,
-		Port:     options.webhookPort,
-		CertDir:  options.tlsCertDir,
-		CertName: certFile,
-		KeyName:  keyFile,
-		TLSOpts:  []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }},
+		Host:    options.bindAddress,
+		Port:    options.webhookPort,
+		TLSOpts: []func(*tls.Config){serving.configure},
 	})
 	l := options.leaderElection
 	base.LeaderElection = l.enabled
@@ -265,10 +269,11 @@ func (r *readiness) check(*http.Request) error {
 	return nil
 }
 
-func addChecks(manager ctrl.Manager, ready *readiness) error {
+func addChecks(manager ctrl.Manager, ready *readiness, serving *serving) error {
 	checks := map[string]healthz.Checker{
-		"webhook":  manager.GetWebhookServer().StartedChecker(),
-		"draining": ready.check,
+		"webhook":     serving.started(manager.GetWebhookServer().StartedChecker()),
+		"certificate": serving.check,
+		"draining":    ready.check,
 	}
 	for name, check := range checks {
 		if err := manager.AddReadyzCheck(name, check); err != nil {
