@@ -128,6 +128,8 @@ type serving struct {
 	// cached reads the webhook configuration from the manager's cache; it is set by
 	// addTo, before anything runs.
 	cached client.Reader
+	// changed tells the reporter that something is to be judged anew.
+	changed chan struct{}
 	// rotated tells the loop that keeps the caBundle of a new authority.
 	rotated chan event.GenericEvent
 	// configured says that the server is about to listen.
@@ -135,7 +137,7 @@ type serving struct {
 }
 
 func newServing(config *rest.Config, options *serveOptions, live client.Client) (*serving, error) {
-	s := &serving{options: &options.tls, policy: options.policy, live: live, rotated: make(chan event.GenericEvent, 1)}
+	s := &serving{options: &options.tls, policy: options.policy, live: live, changed: make(chan struct{}, 1), rotated: make(chan event.GenericEvent, 1)}
 	var err error
 	if path := s.options.clientCAFile; path != "" {
 		if s.clients, err = certs.NewClients(path, s.options.clientNames); err != nil {
@@ -143,7 +145,7 @@ func newServing(config *rest.Config, options *serveOptions, live client.Client) 
 		}
 	}
 	if s.options.source == tlsFiles {
-		s.source, err = certs.NewFiles(s.options.certDir)
+		s.source, err = certs.NewFiles(s.options.certDir, s.notify)
 		return s, err
 	}
 	s.source = &certs.SelfManaged{
@@ -162,8 +164,17 @@ func newServing(config *rest.Config, options *serveOptions, live client.Client) 
 		Settle:   s.options.settleDelay,
 		Clock:    clock.RealClock{},
 		Rotated:  s.rotated,
+		Changed:  s.notify,
 	}
 	return s, nil
+}
+
+// notify makes the reporter look.
+func (s *serving) notify() {
+	select {
+	case s.changed <- struct{}{}:
+	default: // a look that waits there is enough
+	}
 }
 
 func (s *serving) secret() client.ObjectKey {
@@ -222,7 +233,7 @@ func (s *serving) addTo(ctx context.Context, mgr ctrl.Manager) error {
 		Clock:      clock.RealClock{},
 		Leading:    mgr.Elected(),
 		Publish:    publisher.Publish,
-		Changed:    make(chan struct{}, 1),
+		Changed:    s.changed,
 	}
 	if err := reporter.Register(ctrlmetrics.Registry); err != nil {
 		return fmt.Errorf("cannot register the certificate's metrics: %w", err)
@@ -240,16 +251,10 @@ func (s *serving) addTo(ctx context.Context, mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("cannot watch the webhook configuration: %w", err)
 	}
-	changed := func() {
-		select {
-		case reporter.Changed <- struct{}{}:
-		default: // a look that waits there is enough
-		}
-	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { changed() },
-		UpdateFunc: func(_, _ any) { changed() },
-		DeleteFunc: func(any) { changed() },
+		AddFunc:    func(any) { s.notify() },
+		UpdateFunc: func(_, _ any) { s.notify() },
+		DeleteFunc: func(any) { s.notify() },
 	})
 	if err != nil {
 		return fmt.Errorf("cannot watch the webhook configuration: %w", err)

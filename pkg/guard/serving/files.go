@@ -20,12 +20,14 @@ type Files struct {
 var _ Source = &Files{}
 
 // NewFiles loads CertFile and KeyFile of a folder. The first pair must be good.
-func NewFiles(dir string) (*Files, error) {
+// changed is called when another one is served.
+func NewFiles(dir string, changed func()) (*Files, error) {
 	f := &Files{cert: filepath.Join(dir, CertFile), key: filepath.Join(dir, KeyFile)}
 	var err error
 	if f.watcher, err = certwatcher.New(f.cert, f.key); err != nil {
 		return nil, fmt.Errorf("cannot load the webhook's certificate from %q: %w", dir, err)
 	}
+	f.watcher.RegisterCallback(func(tls.Certificate) { changed() })
 	return f, nil
 }
 

@@ -31,7 +31,7 @@ func newPair(t *testing.T, ca *kit.CA) kit.KeyPair {
 // started runs a Files over a folder until the test ends.
 func started(t *testing.T, dir string) *serving.Files {
 	t.Helper()
-	f, err := serving.NewFiles(dir)
+	f, err := serving.NewFiles(dir, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestFilesWrittenOneByOne(t *testing.T) {
 }
 
 func TestNoFiles(t *testing.T) {
-	if _, err := serving.NewFiles(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := serving.NewFiles(t.TempDir(), func() {}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -35,8 +35,8 @@ type Reporter struct {
 	Leading <-chan struct{}
 	// Publish makes a judgement known; nil leaves that out. It must be idempotent.
 	Publish func(ctx context.Context, judgement certificate.Judgement) error
-	// Changed tells that the webhooks may have changed; it should have room for one.
-	Changed chan struct{}
+	// Changed tells that what is served or installed may have changed.
+	Changed <-chan struct{}
 
 	expiry *prometheus.GaugeVec
 	state  *prometheus.GaugeVec

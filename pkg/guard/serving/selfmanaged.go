@@ -64,6 +64,8 @@ type SelfManaged struct {
 	Clock clock.Clock
 	// Rotated is told of each new authority; it should have room for one event.
 	Rotated chan event.GenericEvent
+	// Changed is called when another certificate is served.
+	Changed func()
 
 	mutex sync.Mutex // guards the fields below
 	// serving is what GetCertificate gives, signed by servingBy.
@@ -134,7 +136,9 @@ func (s *SelfManaged) step(ctx context.Context, stale bool) error {
 	if err != nil {
 		return err
 	}
-	s.promote(webhooks, now)
+	if s.promote(webhooks, now) {
+		s.Changed()
+	}
 	return nil
 }
 
@@ -194,8 +198,9 @@ func (s *SelfManaged) sign(ctx context.Context) error {
 	return nil
 }
 
-// promote serves the next certificate once it is trusted.
-func (s *SelfManaged) promote(webhooks []certificate.Webhook, now time.Time) {
+// promote serves the next certificate once it is trusted, and says whether it does
+// now.
+func (s *SelfManaged) promote(webhooks []certificate.Webhook, now time.Time) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	by := s.nextBy
@@ -203,7 +208,7 @@ func (s *SelfManaged) promote(webhooks []certificate.Webhook, now time.Time) {
 		by = s.servingBy
 	}
 	if by == nil {
-		return
+		return false
 	}
 	// Where no other authority is left beside it, the overlap is over: the API
 	// servers have known this one for long, or have known none.
@@ -221,7 +226,7 @@ func (s *SelfManaged) promote(webhooks []certificate.Webhook, now time.Time) {
 	settled := everywhere && (alone || now.Sub(s.trusted) >= s.Settle)
 	s.ready = s.ready || settled
 	if s.next == nil {
-		return
+		return false
 	}
 	switch {
 	case s.serving == nil, !now.Before(s.serving.Leaf.NotAfter):
@@ -230,9 +235,10 @@ func (s *SelfManaged) promote(webhooks []certificate.Webhook, now time.Time) {
 	case s.servingBy.Equal(by) && now.Sub(s.next.Leaf.NotBefore) >= s.Settle:
 		// The clocks of API servers may be behind: to them it is not valid yet.
 	default:
-		return
+		return false
 	}
 	s.serving, s.servingBy, s.next = s.next, s.nextBy, nil
+	return true
 }
 
 // NeedLeaderElection implements Source.

@@ -139,7 +139,7 @@ func (w *world) webhooks(ctx context.Context) ([]certificate.Webhook, error) {
 func (w *world) newGuard() *SelfManaged {
 	return &SelfManaged{
 		Authority: fakeAuthority{w}, Secret: secretKey, Reader: w.client, Names: []string{host},
-		Webhooks: w.webhooks, Settle: settle, Clock: w.clock,
+		Webhooks: w.webhooks, Settle: settle, Clock: w.clock, Changed: func() {},
 	}
 }
 
