@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,7 +75,8 @@ func Assets(ctx context.Context, progress io.Writer) (dir string, err error) {
 	if b.versions, err = moduleVersions(ctx, b.module, b.programs); err != nil {
 		return "", err
 	}
-	b.ldflags = linkerFlags(b.versions[kubernetesModule])
+	b.flags = []string{"-trimpath", "-ldflags", linkerFlags(b.versions[kubernetesModule])}
+	b.env = []string{"CGO_ENABLED=0"}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("cannot find the cache folder: %w; set %s to a folder with the control plane's programs", err, AssetsEnv)
@@ -179,7 +181,8 @@ type builder struct {
 	dir      string // folder of the programs
 	programs []program
 	versions map[string]string
-	ldflags  string
+	flags    []string // of go build, beside the output
+	env      []string // beside this process's own
 	progress io.Writer
 }
 
@@ -268,9 +271,9 @@ func (b builder) build(ctx context.Context, p program) error {
 	run, err := process.Start(process.Spec{
 		Name: "go build",
 		Path: goProgram,
-		Args: []string{"build", "-trimpath", "-ldflags", b.ldflags, "-o", built, p.pkg},
+		Args: slices.Concat([]string{"build"}, b.flags, []string{"-o", built, p.pkg}),
 		// The build must not depend on whose build this is part of.
-		Env: append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH),
+		Env: slices.Concat(os.Environ(), b.env, []string{"GOWORK=off", "GOOS=" + runtime.GOOS, "GOARCH=" + runtime.GOARCH}),
 		Dir: b.module,
 	})
 	if err != nil {

@@ -136,7 +136,9 @@ func BuildCertManager(ctx context.Context, progress io.Writer) (string, error) {
 		what:     "cert-manager",
 		module:   filepath.Join(root, certManagerFolder),
 		programs: []program{{certManagerName, certManagerModule, ".", "1 minute"}},
-		ldflags:  "-s -w",
+		// Built as the product is, and with the same versions of what they share, so
+		// that only cert-manager itself is left to compile.
+		flags:    []string{"-ldflags", "-s -w"},
 		progress: progress,
 	}
 	if b.versions, err = moduleVersions(ctx, b.module, b.programs); err != nil {

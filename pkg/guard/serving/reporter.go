@@ -30,7 +30,7 @@ type Reporter struct {
 	Webhooks Webhooks
 	// WarnBefore is as in certificate.Facts.
 	WarnBefore time.Duration
-	Clock      clock.Clock
+	Clock      clock.WithTicker
 	// Leading is closed once this guard leads.
 	Leading <-chan struct{}
 	// Publish makes a judgement known; nil leaves that out. It must be idempotent.

@@ -61,7 +61,7 @@ type SelfManaged struct {
 	// Settle is how long a change of the caBundle takes to reach every API server.
 	Settle time.Duration
 	// Clock tells the time.
-	Clock clock.Clock
+	Clock clock.WithTicker
 	// Rotated is told of each new authority; it should have room for one event.
 	Rotated chan event.GenericEvent
 	// Changed is called when another certificate is served.
