@@ -38,6 +38,8 @@ const (
 	KeySeverity   = "severity"
 	KeyObject     = "object"
 	KeyChanges    = "changes"
+	KeySerial     = "serial"
+	KeyVerdict    = "verdict"
 )
 
 // BindFlags adds the --zap-* flags and returns the options that they fill.

@@ -60,6 +60,7 @@ var table = []row{
 	{"pkg/guard/decide", rules},
 	{"pkg/guard/shard", rules},
 	{"pkg/guard/inspect", rules},
+	{"pkg/guard/certificate", rules},
 
 	{"pkg/controller/apply", work},
 	{"pkg/controller/syncer", work},
@@ -85,6 +86,7 @@ var table = []row{
 	{"pkg/guard/owner", adapters},
 	{"pkg/guard/announce", adapters},
 	{"pkg/guard/pin", adapters},
+	{"pkg/guard/serving", adapters},
 
 	{"cmd/...", joins},
 	{"test/...", tests},

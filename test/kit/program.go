@@ -246,3 +246,14 @@ func lastLines(s string, n int) string {
 	lines := strings.SplitAfter(s, "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "")
 }
+
+// TempDir makes a folder that lasts as long as the tests of a package; Main removes
+// it. It is for what a control plane needs before any test runs.
+func TempDir(pattern string) (string, error) {
+	dir, err := os.MkdirTemp("", pattern)
+	if err != nil {
+		return "", fmt.Errorf("cannot create a folder: %w", err)
+	}
+	programDirs.add(dir)
+	return dir, nil
+}

@@ -1,12 +1,10 @@
 package app
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -24,7 +22,7 @@ type serveOptions struct {
 	policy             string
 	bindAddress        string
 	webhookPort        int
-	tlsCertDir         string
+	tls                tlsOptions
 	metricsBindAddress string
 	probeBindAddress   string
 	audit              auditOptions
@@ -50,13 +48,8 @@ type leaderElectionOptions struct {
 // defaultLease is the name of the Lease that guards elect their leader on.
 const defaultLease = "metacontroller-guard"
 
-// Names of files and of the environment.
-const (
-	certFile = "tls.crt"
-	keyFile  = "tls.key"
-	// envPodName is set by the manifests, through the downward API.
-	envPodName = "POD_NAME"
-)
+// envPodName is set by the manifests, through the downward API.
+const envPodName = "POD_NAME"
 
 // reservationMargin is how much longer a reservation lives than the API server
 // keeps a request.
@@ -70,7 +63,6 @@ func (o *serveOptions) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.policy, "policy", guardv1alpha1.DefaultPolicyName, "Name of the SingletonPolicy to judge by.")
 	flags.StringVar(&o.bindAddress, "bind-address", "", "IP address that the webhook listens on. Left out: all of them.")
 	flags.IntVar(&o.webhookPort, "webhook-port", 9443, "Port that the webhook listens on.")
-	flags.StringVar(&o.tlsCertDir, "tls-cert-dir", "/etc/metacontroller-guard/tls", "Folder with "+certFile+" and "+keyFile+" of the webhook. They are read again when they change.")
 	flags.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":8080", "Address and port for metrics; 0 for none.")
 	flags.StringVar(&o.probeBindAddress, "health-probe-bind-address", ":8081", "Address and port for /healthz and /readyz; 0 for none.")
 	o.audit.bind(flags)
@@ -80,6 +72,8 @@ func (o *serveOptions) bind(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.releaseDelay, "release-delay", defaultRequestTimeout+reservationMargin, "How long the pin is cleared before the slot is free: the time in which every API server has surely seen it, and has stored or given up what it had let in before.")
 	flags.DurationVar(&o.policyMaxAge, "policy-max-age", time.Second, "How old the policy may be that a request is judged by while the holder is bound; 0 reads it for every request. At most half of --release-delay.")
 	flags.Int32Var(&o.webhookTimeout, "expected-webhook-timeout-seconds", pin.DefaultTimeoutSeconds, "The timeout that the webhook configuration was rendered with (guard render --timeout-seconds). The scan reports another one.")
+
+	o.tls.bind(flags)
 
 	l := &o.leaderElection
 	flags.BoolVar(&l.enabled, "leader-elect", true, "Let one of several guards keep the status of the policy. All of them answer requests.")
@@ -124,6 +118,9 @@ func (o *serveOptions) validate() error {
 	case o.requestTimeout <= 0:
 		return errors.New("--api-request-timeout must be above 0")
 	}
+	if err := o.tls.validate(); err != nil {
+		return err
+	}
 	for flag, address := range map[string]string{
 		"--metrics-bind-address":      o.metricsBindAddress,
 		"--health-probe-bind-address": o.probeBindAddress,
@@ -151,9 +148,8 @@ func (o *serveOptions) validate() error {
 // preflight finds what would fail later, so that it is said in one line before
 // anything is started.
 func (o *serveOptions) preflight() error {
-	cert, key := filepath.Join(o.tlsCertDir, certFile), filepath.Join(o.tlsCertDir, keyFile)
-	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
-		return fmt.Errorf("cannot load the webhook's certificate from %q: %w; put %s and %s there, or set --tls-cert-dir", o.tlsCertDir, err, certFile, keyFile)
+	if err := o.tls.preflight(); err != nil {
+		return err
 	}
 	addresses := []struct{ flag, address string }{
 		{"--webhook-port", net.JoinHostPort(o.bindAddress, strconv.Itoa(o.webhookPort))},

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -28,6 +31,7 @@ import (
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/audit"
 	"github.com/metacontroller-solo/solo/pkg/guard/claim"
+	"github.com/metacontroller-solo/solo/pkg/guard/pin"
 	"github.com/metacontroller-solo/solo/pkg/guard/webhook"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/version"
@@ -82,7 +86,11 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 		return err
 	}
 	logger := logging.SetUp(options.zap)
-	manager, err := newManager(config, options, ctrl.Options{Scheme: scheme, Logger: logger})
+	serving, err := newServing(config, options, live)
+	if err != nil {
+		return err
+	}
+	manager, err := newManager(config, options, serving, ctrl.Options{Scheme: scheme, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -103,7 +111,10 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	if err := addReconciler(ctx, manager, options, live); err != nil {
 		return err
 	}
-	if err := addChecks(manager, ready); err != nil {
+	if err := serving.addTo(ctx, manager); err != nil {
+		return err
+	}
+	if err := addChecks(manager, ready, serving); err != nil {
 		return err
 	}
 	logger.Info("Starting the guard", logging.KeyVersion, version.String(), logging.KeyPolicy, options.policy)
@@ -138,19 +149,24 @@ func run(ctx context.Context, manager ctrl.Manager, ready *readiness, delay time
 	return nil
 }
 
-func newManager(config *rest.Config, options *serveOptions, base ctrl.Options) (ctrl.Manager, error) {
-	// It holds the policies and nothing else: Pods and workloads are the scan's,
-	// which keeps only those that are instances.
-	base.Cache = cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
+func newManager(config *rest.Config, options *serveOptions, serving *serving, base ctrl.Options) (ctrl.Manager, error) {
+	// It holds the policies and the guard's own webhook configuration, nothing
+	// else: Pods and workloads are the scan's, which keeps only those that are
+	// instances.
+	base.Cache = cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&admissionregistrationv1.ValidatingWebhookConfiguration{}: {
+				Field: fields.OneTermEqualSelector(metav1.ObjectNameField, pin.WebhookConfigurationName),
+			},
+		},
+	}
 	base.Metrics = metricsserver.Options{BindAddress: options.metricsBindAddress}
 	base.HealthProbeBindAddress = options.probeBindAddress
 	base.WebhookServer = ctrlwebhook.NewServer(ctrlwebhook.Options{
-		Host:     options.bindAddress,
-		Port:     options.webhookPort,
-		CertDir:  options.tlsCertDir,
-		CertName: certFile,
-		KeyName:  keyFile,
-		TLSOpts:  []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }},
+		Host:    options.bindAddress,
+		Port:    options.webhookPort,
+		TLSOpts: []func(*tls.Config){serving.configure},
 	})
 	l := options.leaderElection
 	base.LeaderElection = l.enabled
@@ -237,10 +253,11 @@ func (r *readiness) check(*http.Request) error {
 	return nil
 }
 
-func addChecks(manager ctrl.Manager, ready *readiness) error {
+func addChecks(manager ctrl.Manager, ready *readiness, serving *serving) error {
 	checks := map[string]healthz.Checker{
-		"webhook":  manager.GetWebhookServer().StartedChecker(),
-		"draining": ready.check,
+		"webhook":     serving.started(manager.GetWebhookServer().StartedChecker()),
+		"certificate": serving.check,
+		"draining":    ready.check,
 	}
 	for name, check := range checks {
 		if err := manager.AddReadyzCheck(name, check); err != nil {

@@ -35,6 +35,8 @@ type Options struct {
 	// Place tells clusters apart that run at the same time on one machine: their
 	// nodes and Pods have other loopback addresses. It is one of the constants.
 	Place Place
+	// TLS is where the guard's certificate comes from; empty means TLSLocal.
+	TLS TLS
 	// LockWait is how long to wait for another cluster of this place to end; 0
 	// gives the processes of one that was killed the time to disappear.
 	LockWait time.Duration
@@ -112,6 +114,12 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	}
 	if options.Place == (Place{}) {
 		options.Place = Person
+	}
+	if options.TLS == "" {
+		options.TLS = TLSLocal
+	}
+	if err := options.TLS.check(); err != nil {
+		return nil, err
 	}
 	if options.LockWait == 0 {
 		options.LockWait = lockWait

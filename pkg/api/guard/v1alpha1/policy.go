@@ -306,7 +306,8 @@ type SingletonPolicyStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=50
 	Findings []Finding `json:"findings,omitempty"`
-	// Conditions are Ready, Enforcing, Compliant, FenceReady and Drifted.
+	// Conditions are Ready, Enforcing, Compliant, CertificateCurrent, FenceReady and
+	// Drifted.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -321,6 +322,9 @@ const (
 	ConditionEnforcing = "Enforcing"
 	// ConditionCompliant is true when at most one instance is there.
 	ConditionCompliant = "Compliant"
+	// ConditionCertificateCurrent is true when the API servers trust the
+	// certificate that the guard serves, and its renewal is not overdue.
+	ConditionCertificateCurrent = "CertificateCurrent"
 	// ConditionFenceReady is true when the fence is installed and current.
 	ConditionFenceReady = "FenceReady"
 	// ConditionExcepted is true while an exception lets something through.
