@@ -25,7 +25,8 @@ const (
 	ServiceCIDR = "127.96.0.0/16"
 
 	// startLimit bounds the start of one program until it is ready.
-	startLimit = 90 * time.Second
+	// A busy machine needs its time.
+	startLimit = 3 * time.Minute
 	// startTries is how often a start is begun again because someone else took a
 	// port between its choice and its use.
 	startTries = 3
