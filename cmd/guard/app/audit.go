@@ -95,7 +95,10 @@ func schemaCommand(stdout io.Writer) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the audit log's lines",
-		Args:  noArguments,
+		Long:  "Schema prints the JSON Schema that each line of the audit log validates against. docs/audit-log.md says what the fields mean.",
+		Example: `  guard schema > audit-schema.json
+`,
+		Args: noArguments,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := stdout.Write(audit.Schema())
 			return err

@@ -14,10 +14,10 @@ import (
 
 func TestSchemaVerb(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if code := Main([]string{"schema"}, Streams{Out: &stdout, Err: &stderr}); code != exitOK || stderr.Len() > 0 || !bytes.Equal(stdout.Bytes(), audit.Schema()) {
+	if code := Main([]string{programName, "schema"}, Streams{Out: &stdout, Err: &stderr}); code != exitOK || stderr.Len() > 0 || !bytes.Equal(stdout.Bytes(), audit.Schema()) {
 		t.Fatalf("exit code %d, %s", code, &stderr)
 	}
-	if code := Main([]string{"schema", "record"}, Streams{Out: &stdout, Err: &stderr}); code != exitUsage {
+	if code := Main([]string{programName, "schema", "record"}, Streams{Out: &stdout, Err: &stderr}); code != exitUsage {
 		t.Fatalf("exit code %d", code)
 	}
 }
