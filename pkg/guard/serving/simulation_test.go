@@ -17,7 +17,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	admissionapply "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -49,6 +48,8 @@ type world struct {
 	store   *store
 	guards  []*SelfManaged
 	bundler *Bundler
+	// due is when the bundler looks next: when it asked to, or at an event.
+	due time.Time
 	// bundles are those that were installed, and since when.
 	bundles []version
 	// lag is how much later each API server sees a change; less than settle.
@@ -163,6 +164,7 @@ func (w *world) rotate() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.due = w.clock.Now()
 	w.store.secret = &corev1.Secret{Data: map[string][]byte{
 		corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.authority.Raw}),
 		corev1.TLSPrivateKeyKey: der,
@@ -206,13 +208,28 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
+// bundle lets the bundler look if it is to.
+func (w *world) bundle() {
+	now := w.clock.Now()
+	if now.Before(w.due) {
+		return
+	}
+	before := w.store.configuration.Webhooks[0].ClientConfig.CABundle
+	result, err := w.bundler.Reconcile(context.Background(), reconcile.Request{NamespacedName: configKey})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.due = now.Add(result.RequeueAfter)
+	if !bytes.Equal(before, w.store.configuration.Webhooks[0].ClientConfig.CABundle) {
+		w.due = now // what it wrote is an event
+	}
+}
+
 // tick lets a second pass, in which every guard steps once.
 func (w *world) tick(lead bool) {
 	w.clock.Step(time.Second)
 	if lead {
-		if _, err := w.bundler.Reconcile(context.Background(), reconcile.Request{NamespacedName: types.NamespacedName(configKey)}); err != nil {
-			w.t.Fatal(err)
-		}
+		w.bundle()
 	}
 	webhooks, err := w.webhooks(context.Background())
 	if err != nil {
@@ -295,7 +312,7 @@ func TestNoAPIServerMeetsAnUnknownAuthority(t *testing.T) {
 			case "restart":
 				w.guards[rapid.IntRange(0, len(w.guards)-1).Draw(t, "guard")] = w.newGuard()
 			case "lead":
-				w.bundler = w.newBundler()
+				w.bundler, w.due = w.newBundler(), w.clock.Now()
 			case "leaderless":
 				// Not longer than the last third of a certificate's life, after which
 				// nobody could have made the new authority known in time.
