@@ -128,6 +128,14 @@ func apiServerCrash(c *stage) {
 	})
 	up = false
 	c.cp.KillAPIServer(crashing)
+	if crashing > 0 {
+		// With the guard on the same machine. It knows no other API server here.
+		for _, g := range c.running() {
+			if g.config.server == crashing {
+				g.process.Kill()
+			}
+		}
+	}
 	if err := <-result; err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 		c.t.Fatalf("the create got %v, want a broken connection", err)
 	}
@@ -141,12 +149,13 @@ func apiServerCrash(c *stage) {
 		}
 		return client.IgnoreNotFound(err)
 	})
-	// Elsewhere, the same one may try again at once; none of the guards need be
-	// ready, for half of them have lost their API server, too.
+	// Elsewhere, the same one may try again as soon as a guard is there to ask.
 	kit.Eventually(c.t, 3*patience, func() error { return c.first().Create(c.ctx(), statefulSet(c.namespace, "mc")) })
 	if !up {
 		restart()
 	}
+	c.all.revive(caseArgs...)
+	c.guards = c.all.guards
 	kit.Eventually(c.t, 3*patience, func() error {
 		return c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: "mc-0"}, &corev1.Pod{})
 	})
