@@ -103,7 +103,7 @@ func (s *SelfManaged) Start(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			<-ended
+			_ = <-ended // it was told to end
 			return nil
 		case err := <-ended:
 			if ctx.Err() != nil {

@@ -383,12 +383,15 @@ func TestCertManager(t *testing.T) {
 		manager.Stop()
 		// 78 days later.
 		s.allServe(s.put(-78*24*time.Hour, 12*24*time.Hour+time.Hour))
+		s.forwarder.reset(true)
 		s.answered()
 		s.reported("RenewalOverdue", "expires in 12 days", guards...)
 	})
 
 	step("E10 cert expired", func(s *suite) {
 		s.allServe(s.put(-90*24*time.Hour, -time.Hour))
+		// Until then what is open goes on.
+		s.forwarder.reset(true)
 		s.closed("certificate has expired")
 		s.reported("Expired", "the serving certificate expired on", guards...)
 		for _, g := range guards {
