@@ -159,8 +159,20 @@ func apiServerCrash(c *stage) {
 	kit.Eventually(c.t, 3*patience, func() error {
 		return c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: "mc-0"}, &corev1.Pod{})
 	})
-	_, err := insist(c.ctx(), c.last(), statefulSet(c.namespace, "second"))
-	refused(c.t, err, decide.RuleSecondWorkload, c.holder())
+	// An API server that has just started refuses whatever a policy is for until it
+	// has found the kind of the policy's parameters; then it gives the reason.
+	for _, admin := range c.admins {
+		kit.Eventually(c.t, 3*patience, func() error {
+			err := admin.Create(c.ctx(), statefulSet(c.namespace, "second"))
+			if got, line := outcome(err); got != string(decide.RuleSecondWorkload) || !strings.Contains(line, c.holder()) {
+				if err == nil {
+					c.t.Fatal("a second one was let in")
+				}
+				return fmt.Errorf("got %w", err)
+			}
+			return nil
+		})
+	}
 	c.instances(1)
 }
 
