@@ -70,6 +70,13 @@ FAULT_KILLS ?= 50
 test-faults: controlplane ## The long form of the fault suite: FAULT_KILLS kills, outages of 30 s and more; FAULT_SEED repeats one
 	FAULT_LONG=1 FAULT_KILLS=$(FAULT_KILLS) $(GO) test -count 1 -timeout 90m -v ./test/integration/faults
 
+# How often the writer's node is cut off in make test-fence.
+FENCE_RUNS ?= 50
+
+.PHONY: test-fence
+test-fence: controlplane ## The long form of the fence's suite: FENCE_RUNS partitions, its lag, and its cost at 1000 writes a second
+	FENCE_RUNS=$(FENCE_RUNS) FENCE_LAG=200 FENCE_BENCH=10000 $(GO) test -count 1 -timeout 60m -v ./test/integration/fence
+
 .PHONY: samples
 samples: controlplane ## Run every sample of config/samples end to end in a throwaway local cluster; part of make test
 	$(GO) test -count 1 -timeout 15m -v ./test/e2e

@@ -37,6 +37,8 @@ type Config struct {
 	// Clock's. Go measures the time between two calls of Clock by a clock that
 	// nobody sets, but which stands still while a machine is suspended.
 	Wall clock.PassiveClock
+	// Mark, if there is one, is told who holds the Lease before the work begins.
+	Mark Mark
 	Log  logr.Logger
 }
 
@@ -123,6 +125,14 @@ func (l *Lease) Run(ctx context.Context, work func(context.Context) error) error
 		return err
 	}
 
+	if held, err = l.mark(ctx, held); err != nil {
+		if ctx.Err() != nil && !errors.Is(err, ErrLost) {
+			l.release(context.WithoutCancel(ctx), held)
+			return nil
+		}
+		return err
+	}
+
 	workContext, cancelWork := context.WithCancelCause(ctx)
 	defer cancelWork(nil)
 	workDone := make(chan error, 1)
@@ -147,6 +157,7 @@ func (l *Lease) Run(ctx context.Context, work func(context.Context) error) error
 		stopRenewing()
 		select {
 		case last := <-renewed:
+			l.unmark(context.WithoutCancel(ctx))
 			l.release(context.WithoutCancel(ctx), last)
 		case lostErr := <-lost:
 			err = errors.Join(err, lostErr)
@@ -296,7 +307,7 @@ func patience(holder Holder) time.Duration {
 // keep renews the Lease until ctx ends, and then returns it as last written. An
 // error, which is ErrLost, means that it is no longer this process's.
 func (l *Lease) keep(ctx context.Context, held *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	for {
+	for renewals := 1; ; renewals++ {
 		select {
 		case <-ctx.Done():
 			return held, nil
@@ -310,6 +321,11 @@ func (l *Lease) keep(ctx context.Context, held *coordinationv1.Lease) (*coordina
 			return nil, err
 		}
 		held = renewed
+		if renewals%markEvery == 0 {
+			if held, err = l.markAgain(ctx, held); err != nil {
+				return nil, err
+			}
+		}
 	}
 }
 

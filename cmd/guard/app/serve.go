@@ -222,6 +222,7 @@ func addReconciler(manager ctrl.Manager, options *serveOptions, live client.Clie
 		Clock:  clock.RealClock{},
 		Limits: claim.Limits{Reservation: options.requestTimeout + reservationMargin, Release: options.releaseDelay},
 		Gap:    admissionGap(live),
+		Fence:  fenceFacts(live),
 		Policy: options.policy,
 	}
 	cached := manager.GetClient()

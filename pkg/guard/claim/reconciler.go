@@ -48,6 +48,8 @@ type Reconciler struct {
 	// judge workloads themselves unless the condition Enforcing says that the
 	// guard is asked.
 	Gap func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error)
+	// Fence reads what FenceReady is written by; nil leaves that condition out.
+	Fence func(context.Context, *guardv1alpha1.SingletonPolicy) (FenceFacts, error)
 	// Policy is the name of the policy that is judged by; empty for any.
 	Policy string
 
@@ -58,6 +60,8 @@ type Reconciler struct {
 	// seen is since when this process sees a policy's holder as it is. It is
 	// not read from the status: another machine wrote that, by another clock.
 	seen map[types.UID]sighting
+	// fences is since when the writer and the Lease are as they are.
+	fences map[types.UID]fenceSight
 }
 
 // sighting is a holder in one phase.
@@ -151,7 +155,11 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 		return 0, err
 	}
 	setConditions(policy, summary{candidates: found, gap: gap}, now)
-	return after, nil
+	wait, err := r.fence(ctx, policy, now)
+	if err != nil {
+		return 0, err
+	}
+	return min(after, wait), nil
 }
 
 // observe reads the holder live, the StatefulSet before its Pods: once the
