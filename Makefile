@@ -75,7 +75,7 @@ FENCE_RUNS ?= 50
 
 .PHONY: test-fence
 test-fence: controlplane ## The long form of the fence's suite: FENCE_RUNS partitions, its lag, and its cost at 1000 writes a second
-	FENCE_RUNS=$(FENCE_RUNS) FENCE_LAG=200 FENCE_BENCH=10000 $(GO) test -count 1 -timeout 60m -v ./test/integration/fence
+	FENCE_RUNS=$(FENCE_RUNS) FENCE_LAG=200 FENCE_PARAM=10 FENCE_BENCH=10000 $(GO) test -count 1 -timeout 60m -v ./test/integration/fence
 
 .PHONY: samples
 samples: controlplane ## Run every sample of config/samples end to end in a throwaway local cluster; part of make test

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -24,10 +23,7 @@ import (
 func fenceFacts(live client.Reader) func(context.Context, *guardv1alpha1.SingletonPolicy) (claim.FenceFacts, error) {
 	return func(ctx context.Context, policy *guardv1alpha1.SingletonPolicy) (claim.FenceFacts, error) {
 		var facts claim.FenceFacts
-		for _, want := range pin.Objects(pin.Options{SingletonPolicy: policy.Name, Match: policy.Spec.Match}) {
-			if !slices.Contains(pin.FenceNames(), want.GetName()) {
-				continue
-			}
+		for _, want := range pin.Fence(pin.Options{SingletonPolicy: policy.Name}) {
 			missing, weakened, err := compareAdmission(ctx, live, want)
 			if err != nil {
 				return claim.FenceFacts{}, err

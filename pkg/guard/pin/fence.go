@@ -41,8 +41,8 @@ const (
 	requestUser = "request.?userInfo.?username.orValue('')"
 )
 
-// FenceNames are the policies of the fence; each has a binding of its own name.
-func FenceNames() []string { return []string{FencePolicyName, WriterPolicyName, LeasePolicyName} }
+// Fence returns those of Objects that are the fence: its policies and bindings.
+func Fence(o Options) []client.Object { return fence(o.withDefaults()) }
 
 // fence keeps the writes of instances to one Pod, in three policies:
 //
@@ -184,7 +184,7 @@ func fenceRule() []variable {
 		message(
 			when{"!variables.bound", "this token is of no Pod; only the Pod of ' + variables.who + ' may write with this service account"},
 			when{"!variables.pinned", "Pod ' + variables.pod + ' is none of ' + variables.who + ', whose Pod alone may write"},
-			when{"true", "Pod ' + variables.tried + ' may not write any more: ' + variables.marked.?name.orValue('') + '_' + variables.marked.uid + ' may"},
+			when{"true", "this Pod is not the writer any more, ' + variables.marked.?name.orValue('') + '_' + variables.marked.uid + ' is"},
 		),
 	}
 }

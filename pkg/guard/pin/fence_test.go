@@ -54,6 +54,11 @@ func judge(t *testing.T, name string, r request, by who, policy *v1alpha1.Single
 			rendered = p
 		}
 	}
+	for _, object := range []runtime.Object{r.object, r.old} {
+		if object != nil {
+			object.GetObjectKind().SetGroupVersionKind(r.kind)
+		}
+	}
 	record := admission.NewAttributesRecord(r.object, r.old, r.kind, r.namespace, r.name, r.resource, r.subresource, r.operation, r.options, false, by.info())
 	versioned, err := admission.NewVersionedAttributes(record, r.kind, nil)
 	if err != nil {
@@ -138,16 +143,16 @@ func TestFenceRule(t *testing.T) {
 		{"another account of the namespace", nil, who{"system:serviceaccount:mc:other", "busybox", "u"}, update, ""},
 		{"the holder's Pod, unmarked", nil, active, update, ""},
 		{"the holder's Pod, marked", marked, active, update, ""},
-		{"the Pod before", marked, before, update, "may not write any more: metacontroller-0_u-active may"},
+		{"the Pod before", marked, before, update, "is not the writer any more, metacontroller-0_u-active is"},
 		{"another Pod", nil, other, update, "Pod busybox is none of mc/metacontroller"},
 		{"a token of no Pod", nil, who{name: fencedUser}, update, "this token is of no Pod"},
 		{"a replica in mode Strict", nil, replica, update, "is none of"},
-		{"a replica that is not marked", mode(v1alpha1.ModeLeaderElected), replica, update, "may not write any more"},
+		{"a replica that is not marked", mode(v1alpha1.ModeLeaderElected), replica, update, "is not the writer any more"},
 		{"a replica, nobody marked", func(p *v1alpha1.SingletonPolicy) { p.Spec.Mode = v1alpha1.ModeLeaderElected }, replica, update, ""},
 		{"no replica", func(p *v1alpha1.SingletonPolicy) { p.Spec.Mode = v1alpha1.ModeLeaderElected }, who{fencedUser, "metacontroller-x", "u"}, update, "is none of"},
 		{"the election's Lease", mode(v1alpha1.ModeLeaderElected), replica, lease("mc", "metacontroller"), ""},
 		{"the election's Lease, by another Pod", mode(v1alpha1.ModeLeaderElected), other, lease("mc", "metacontroller"), "is none of"},
-		{"another Lease", mode(v1alpha1.ModeLeaderElected), replica, lease("mc", "other"), "may not write any more"},
+		{"another Lease", mode(v1alpha1.ModeLeaderElected), replica, lease("mc", "other"), "is not the writer any more"},
 		{"the singleton Lease is another policy's", marked, other, lease(singleton.DefaultNamespace, singleton.DefaultName), ""},
 		{"a shard", mode(v1alpha1.ModeSharded), before, update, ""},
 		{"another shard", mode(v1alpha1.ModeSharded), who{fencedUser, "busy-0", "u"}, update, ""},
