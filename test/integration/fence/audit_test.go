@@ -1,7 +1,7 @@
 package fence_test
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,37 +44,55 @@ func (e event) uid() string {
 
 func (e event) accepted() bool { return e.ResponseStatus.Code/100 == 2 }
 
-// events are those of all API servers since a moment, in the order of their end.
-func events(cp *kit.ControlPlane, since time.Time) ([]event, error) {
-	var all []event
-	for server := range cp.APIServers() {
-		file, err := os.Open(cp.AuditLog(server))
+// position is a place in each API server's audit log.
+type position []int64
+
+// now is the end of the logs.
+func now(cp *kit.ControlPlane) (position, error) {
+	at := make(position, cp.APIServers())
+	for server := range at {
+		info, err := os.Stat(cp.AuditLog(server))
 		if err != nil {
 			return nil, err
 		}
-		lines := bufio.NewReaderSize(file, 1<<20)
-		for {
-			line, err := lines.ReadBytes('\n')
-			if errors.Is(err, io.EOF) {
-				break // the rest of a line is still to come
-			}
-			if err != nil {
-				return nil, errors.Join(err, file.Close())
+		at[server] = info.Size()
+	}
+	return at, nil
+}
+
+// events are those of all API servers since a position, in the order of their end.
+func events(cp *kit.ControlPlane, since position) ([]event, error) {
+	var all []event
+	for server, from := range since {
+		content, err := readFrom(cp.AuditLog(server), from)
+		if err != nil {
+			return nil, err
+		}
+		for line := range bytes.Lines(content) {
+			if !bytes.HasSuffix(line, []byte("\n")) {
+				break // the rest of the line is still to come
 			}
 			var one event
 			if err := json.Unmarshal(line, &one); err != nil {
-				return nil, errors.Join(fmt.Errorf("audit line %q: %w", line, err), file.Close())
+				return nil, fmt.Errorf("audit line %q: %w", line, err)
 			}
-			if one.Completed.After(since) {
-				all = append(all, one)
-			}
-		}
-		if err := file.Close(); err != nil {
-			return nil, err
+			all = append(all, one)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return a.Completed.Compare(b.Completed) })
 	return all, nil
+}
+
+func readFrom(path string, offset int64) (content []byte, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(file)
 }
 
 // handover is what an audit log says of the writes of two Pods, of which the
@@ -88,8 +106,8 @@ type handover struct {
 	gap time.Duration
 	// oldAfter is for how long the old one's writes were accepted after a moment.
 	oldAfter time.Duration
-	// forbidden are the old one's writes that were refused after the new one's
-	// first, unauthorized those of nobody who could be told.
+	// forbidden are the old one's writes that were refused after that moment,
+	// unauthorized those of nobody who could be told.
 	forbidden, unauthorized int
 	// wrote says whether both have written.
 	wrote bool

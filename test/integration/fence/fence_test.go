@@ -112,7 +112,9 @@ func (w *world) outside() {
 			return err
 		},
 		"the policy": func() error {
-			return h.Interface.Resource(v1alpha1.GroupVersion.WithResource(v1alpha1.SingletonPolicyResource)).Delete(ctx, v1alpha1.DefaultPolicyName, metav1.DeleteOptions{DryRun: dry})
+			_, err := h.Interface.Resource(v1alpha1.GroupVersion.WithResource(v1alpha1.SingletonPolicyResource)).
+				Patch(ctx, v1alpha1.DefaultPolicyName, types.MergePatchType, []byte(`{"spec":{"fence":{"action":"Off"}}}`), metav1.PatchOptions{DryRun: dry})
+			return err
 		},
 	} {
 		err := do()
@@ -156,7 +158,7 @@ func (w *world) reuse() {
 	w.wantAllowed(w.bound(active))
 	// Under Audit it is let through, and the audit log says that it should not.
 	w.spec(func(spec *v1alpha1.SingletonPolicySpec) { spec.Fence.Action = v1alpha1.FenceAudit })
-	since := time.Now()
+	since := w.now()
 	w.wantAllowed(w.bound(other))
 	tried := other.Name + "_" + string(other.UID)
 	w.eventually(func() error {
@@ -204,7 +206,7 @@ func (w *world) forged() {
 	if err := refused(as(w.cp.AdminConfig(0), nil).write()); err != nil {
 		w.Errorf("impersonation without extras: %v", err)
 	}
-	since := time.Now()
+	since := w.now()
 	w.must(as(w.cp.AdminConfig(0), extra).write())
 	w.eventually(func() error {
 		all, err := events(w.cp, since)

@@ -158,7 +158,7 @@ func TestPartition(t *testing.T) {
 	var worst handover
 	shortest := time.Duration(-1)
 	for run := range number(t, "FENCE_RUNS", 1) {
-		began := time.Now()
+		began := w.now()
 		cut := nodes[active.Spec.NodeName]
 		for name := range nodes {
 			w.cordon(name, name == cut.Name())
@@ -216,7 +216,7 @@ func TestPause(t *testing.T) {
 	t.Run("H02_H03_paused_and_resumed", func(t *testing.T) {
 		w := w.at(t)
 		pods := []*corev1.Pod{w.pod("metacontroller-0"), w.pod("metacontroller-1")}
-		began := time.Now()
+		began := w.now()
 		first := w.run(pods[0], w.bound(pods[0])[0].config)
 		w.eventually(func() error { return w.wrote(string(pods[0].UID)) })
 		w.run(pods[1], w.bound(pods[1])[1].config)

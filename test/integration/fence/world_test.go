@@ -74,6 +74,14 @@ func (w *world) eventually(check func() error) {
 	kit.Eventually(w.T, patience, check)
 }
 
+// now is where the audit logs end.
+func (w *world) now() position {
+	w.Helper()
+	at, err := now(w.cp)
+	w.must(err)
+	return at
+}
+
 func (w *world) admin() client.Client { return w.admins[0] }
 
 // rights are what the service account needs beside the shipped ones: all that a

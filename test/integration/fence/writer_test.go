@@ -29,7 +29,7 @@ const (
 	beats = "fence-beats"
 	beat  = "beat"
 	// beatPause is between two writes.
-	beatPause = 5 * time.Millisecond
+	beatPause = 20 * time.Millisecond
 )
 
 // runWriter takes the Lease and marks itself as the controller does, and then does
