@@ -48,7 +48,7 @@ type SingletonPolicyList struct {
 // SingletonPolicySpec says what an instance is and what happens to a second one.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.lease) || has(self.mode) && self.mode == 'LeaderElected'",message="spec.lease: only mode LeaderElected has a Lease; remove it or set spec.mode to LeaderElected"
-// +kubebuilder:validation:XValidation:rule="!has(self.holder) || !has(self.fence) || self.fence.action != 'Deny' || self.fence.serviceAccount.namespace == self.holder.namespace",message="spec.fence.serviceAccount.namespace: a Pod uses a service account of its own namespace, so it must be spec.holder.namespace"
+// +kubebuilder:validation:XValidation:rule="!has(self.holder) || !has(self.fence) || self.fence.action != 'Deny' || self.fence.serviceAccount.__namespace__ == self.holder.__namespace__",message="spec.fence.serviceAccount.namespace: a Pod uses a service account of its own namespace, so it must be spec.holder.namespace"
 // +kubebuilder:validation:XValidation:rule="!has(self.holder) || !has(self.mode) || self.mode != 'Sharded'",message="spec.holder: mode Sharded has a holder for each shard, so none can be named; remove it or set another spec.mode"
 type SingletonPolicySpec struct {
 	// Match says what an instance is.
