@@ -259,6 +259,9 @@ func (w *world) lag() {
 				for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 					sent := time.Since(marked)
 					if err := hands[old][server].write(); err != nil {
+						if err := refused(err); err != nil {
+							w.Errorf("API server %d: %v", server, err)
+						}
 						break
 					}
 					last = sent
@@ -301,10 +304,8 @@ func (w *world) theft() {
 	active, other := w.pod("metacontroller-0"), w.pod("busybox")
 	mine, theirs := w.bound(active), w.bound(other)
 	w.wantAllowed(mine)
-	w.spec(func(spec *v1alpha1.SingletonPolicySpec) { spec.Fence.Action = v1alpha1.FenceOff })
+	w.freeLease()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: singleton.DefaultNamespace, Name: singleton.DefaultName}}
-	w.eventually(func() error { return client.IgnoreNotFound(w.admin().Delete(ctx, lease)) })
-	w.spec(func(spec *v1alpha1.SingletonPolicySpec) { spec.Fence.Action = v1alpha1.FenceDeny })
 	w.wantRefused(theirs)
 
 	self := singleton.Identity{Pod: active.Name, UID: string(active.UID)}.String()
@@ -514,12 +515,7 @@ func (w *world) timeJump() {
 	active, other := w.pod("metacontroller-0"), w.pod("busybox")
 	mine, theirs := w.bound(active), w.bound(other)
 	w.wantAllowed(mine)
-	w.spec(func(spec *v1alpha1.SingletonPolicySpec) { spec.Fence.Action = v1alpha1.FenceOff })
-	leases := w.hand(0, w.cp.AdminConfig(0)).CoordinationV1().Leases(singleton.DefaultNamespace)
-	w.eventually(func() error {
-		return client.IgnoreNotFound(leases.Delete(w.Context(), singleton.DefaultName, metav1.DeleteOptions{}))
-	})
-	w.resetPolicy()
+	w.freeLease()
 	w.wantRefused(theirs)
 	w.markAs(mine[0], active)
 	self := singleton.Identity{Pod: active.Name, UID: string(active.UID)}.String()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,80 +35,87 @@ func TestParameterKinds(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: beats, Name: name}}
 	plain := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: beats, Name: name}}
 	custom := &v1alpha1.SingletonPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	for _, kind := range []struct {
-		what, version, kind, value string
-		object                     client.Object
-		set                        func(string) error
-		// stale is what is known of the kind.
-		stale bool
-	}{
-		{"Lease", "coordination.k8s.io/v1", "Lease", "params.?spec.?holderIdentity.orValue('')", lease, func(v string) error {
-			lease.Spec.HolderIdentity = ptr.To(v)
-			return w.admin().Update(w.Context(), lease)
-		}, true},
-		{"ConfigMap", "v1", "ConfigMap", "params.?data.?v.orValue('')", plain, func(v string) error {
-			plain.Data = map[string]string{"v": v}
-			return w.admin().Update(w.Context(), plain)
-		}, true},
-		{"SingletonPolicy", v1alpha1.GroupVersion.String(), v1alpha1.SingletonPolicyKind, "params.?status.?writer.?uid.orValue('')", custom, func(v string) error {
-			custom.Status.Writer = &v1alpha1.Writer{Namespace: "a", Name: "b", UID: types.UID(v)}
-			return w.admin().Status().Update(w.Context(), custom)
-		}, false},
-	} {
-		t.Run(kind.what, func(t *testing.T) {
-			w := w.at(t)
-			w.must(w.admin().Create(w.Context(), kind.object))
-			t.Cleanup(func() { w.away(kind.object) })
-			policy := paramPolicy(kind.version, kind.kind, kind.value)
-			policy.Name = name + "-" + strings.ToLower(kind.what)
-			binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-				ObjectMeta: metav1.ObjectMeta{Name: policy.Name},
-				Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-					PolicyName: policy.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-					ParamRef: &admissionregistrationv1.ParamRef{Name: name, Namespace: kind.object.GetNamespace(), ParameterNotFoundAction: ptr.To(admissionregistrationv1.DenyAction)},
-				},
-			}
-			w.must(w.admin().Create(w.Context(), policy))
-			t.Cleanup(func() { w.away(policy, binding) })
-			stale := 0
-			rounds := number(t, "FENCE_PARAM", 2)
-			for round := range rounds {
-				w.must(w.admin().Create(w.Context(), binding.DeepCopy()))
-				for server := range w.admins {
-					w.eventually(func() error {
-						if v := w.paramSeen(server); v == "" {
-							return fmt.Errorf("the policy is not in force")
-						}
-						return nil
-					})
+	// Each has a policy and a parameter of its own.
+	t.Run("kinds", func(t *testing.T) {
+		for _, kind := range []struct {
+			what, version, kind, value string
+			object                     client.Object
+			set                        func(string) error
+			// stale is what is known of the kind.
+			stale bool
+		}{
+			{"Lease", "coordination.k8s.io/v1", "Lease", "params.?spec.?holderIdentity.orValue('')", lease, func(v string) error {
+				lease.Spec.HolderIdentity = ptr.To(v)
+				return w.admin().Update(w.Context(), lease)
+			}, true},
+			{"ConfigMap", "v1", "ConfigMap", "params.?data.?v.orValue('')", plain, func(v string) error {
+				plain.Data = map[string]string{"v": v}
+				return w.admin().Update(w.Context(), plain)
+			}, true},
+			{"SingletonPolicy", v1alpha1.GroupVersion.String(), v1alpha1.SingletonPolicyKind, "params.?status.?writer.?uid.orValue('')", custom, func(v string) error {
+				custom.Status.Writer = &v1alpha1.Writer{Namespace: "a", Name: "b", UID: types.UID(v)}
+				return w.admin().Status().Update(w.Context(), custom)
+			}, false},
+		} {
+			t.Run(kind.what, func(t *testing.T) {
+				t.Parallel()
+				w := w.at(t)
+				w.must(w.admin().Create(w.Context(), kind.object))
+				t.Cleanup(func() { w.away(kind.object) })
+				policy := paramPolicy(name+"-"+strings.ToLower(kind.what), kind.version, kind.kind, kind.value)
+				binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+					ObjectMeta: metav1.ObjectMeta{Name: policy.Name},
+					Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+						PolicyName: policy.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+						ParamRef: &admissionregistrationv1.ParamRef{Name: name, Namespace: kind.object.GetNamespace(), ParameterNotFoundAction: ptr.To(admissionregistrationv1.DenyAction)},
+					},
 				}
-				want := fmt.Sprintf("value-%d", round+1)
-				w.must(kind.set(want))
-				for server := range w.admins {
-					began, seen := time.Now(), ""
-					for seen = w.paramSeen(server); seen != want && time.Since(began) < staleAfter; seen = w.paramSeen(server) {
+				w.must(w.admin().Create(w.Context(), policy))
+				t.Cleanup(func() { w.away(policy, binding) })
+				var stale atomic.Int64
+				rounds := number(t, "FENCE_PARAM", 2)
+				for round := range rounds {
+					w.must(w.admin().Create(w.Context(), binding.DeepCopy()))
+					for server := range w.admins {
+						w.eventually(func() error {
+							if v := w.paramSeen(server, policy.Name); v == "" {
+								return fmt.Errorf("the policy is not in force")
+							}
+							return nil
+						})
 					}
-					t.Logf("%s, binding made %d times, API server %d: wrote %s, it sees %s after %s", kind.what, round+1, server, want, seen, time.Since(began).Round(time.Millisecond))
-					if seen != want {
-						stale++
+					want := fmt.Sprintf("value-%d", round+1)
+					w.must(kind.set(want))
+					var looking sync.WaitGroup
+					for server := range w.admins {
+						looking.Go(func() {
+							began, seen := time.Now(), ""
+							for seen = w.paramSeen(server, policy.Name); seen != want && time.Since(began) < staleAfter; seen = w.paramSeen(server, policy.Name) {
+							}
+							t.Logf("%s, binding made %d times, API server %d: wrote %s, it sees %s after %s", kind.what, round+1, server, want, seen, time.Since(began).Round(time.Millisecond))
+							if seen != want {
+								stale.Add(1)
+							}
+						})
+					}
+					looking.Wait()
+					w.must(w.admin().Delete(w.Context(), binding.DeepCopy()))
+					for server := range w.admins {
+						w.eventually(func() error {
+							if v := w.paramSeen(server, policy.Name); v != "" {
+								return fmt.Errorf("the policy is still in force: %s", v)
+							}
+							return nil
+						})
 					}
 				}
-				w.must(w.admin().Delete(w.Context(), binding.DeepCopy()))
-				for server := range w.admins {
-					w.eventually(func() error {
-						if v := w.paramSeen(server); v != "" {
-							return fmt.Errorf("the policy is still in force: %s", v)
-						}
-						return nil
-					})
+				t.Logf("%s: stale %d of %d", kind.what, stale.Load(), rounds*len(w.admins))
+				if (stale.Load() > 0) != kind.stale {
+					t.Errorf("%s was stale %d times; what docs/fence.md says of the parameter has changed", kind.what, stale.Load())
 				}
-			}
-			t.Logf("%s: stale %d of %d", kind.what, stale, rounds*len(w.admins))
-			if (stale > 0) != kind.stale {
-				t.Errorf("%s was stale %d times; what package pin says of the parameter has changed", kind.what, stale)
-			}
-		})
-	}
+			})
+		}
+	})
 	// The fence's own bindings, all of them, away and back: it is in force again,
 	// and sees the next change.
 	t.Run("H12_the_fence_itself", func(t *testing.T) {
@@ -137,12 +146,13 @@ func (w *world) away(objects ...client.Object) {
 	}
 }
 
-// paramPolicy refuses one ConfigMap, and says what it sees in its parameter.
-func paramPolicy(version, kind, value string) *admissionregistrationv1.ValidatingAdmissionPolicy {
-	return &admissionregistrationv1.ValidatingAdmissionPolicy{Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+// paramPolicy refuses the ConfigMap of its own name, and says what it sees in its
+// parameter.
+func paramPolicy(name, version, kind, value string) *admissionregistrationv1.ValidatingAdmissionPolicy {
+	return &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
 		ParamKind: &admissionregistrationv1.ParamKind{APIVersion: version, Kind: kind},
 		MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-			ResourceNames: []string{"seen"},
+			ResourceNames: []string{name},
 			RuleWithOperations: admissionregistrationv1.RuleWithOperations{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
 				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
@@ -152,10 +162,10 @@ func paramPolicy(version, kind, value string) *admissionregistrationv1.Validatin
 	}}
 }
 
-// paramSeen is what an API server sees, "-" for an empty value, or "" when no
-// policy answers.
-func (w *world) paramSeen(server int) string {
-	err := w.admins[server].Create(w.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: beats, Name: "seen"}}, client.DryRunAll)
+// paramSeen is what the policy of a name sees in an API server, "-" for an empty
+// value, or "" when it does not answer.
+func (w *world) paramSeen(server int, policy string) string {
+	err := w.admins[server].Create(w.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: beats, Name: policy}}, client.DryRunAll)
 	if err == nil || !apierrors.IsInvalid(err) {
 		return ""
 	}

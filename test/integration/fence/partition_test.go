@@ -216,6 +216,7 @@ func TestPause(t *testing.T) {
 	t.Run("H02_H03_paused_and_resumed", func(t *testing.T) {
 		w := w.at(t)
 		pods := []*corev1.Pod{w.pod("metacontroller-0"), w.pod("metacontroller-1")}
+		w.freeLease()
 		began := w.now()
 		first := w.run(pods[0], w.bound(pods[0])[0].config)
 		w.eventually(func() error { return w.wrote(string(pods[0].UID)) })

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -177,6 +178,16 @@ func (w *world) apply(object client.Object) {
 	w.must(err)
 	_, err = kit.ApplyYAML(w.Context(), w.cp.AdminConfig(0), data)
 	w.must(err)
+}
+
+// freeLease takes the singleton Lease away, which the fence allows nobody.
+func (w *world) freeLease() {
+	w.Helper()
+	w.spec(func(spec *v1alpha1.SingletonPolicySpec) { spec.Fence.Action = v1alpha1.FenceOff })
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: singleton.DefaultNamespace, Name: singleton.DefaultName}}
+	w.eventually(func() error { return client.IgnoreNotFound(w.admin().Delete(w.Context(), lease)) })
+	w.spec(func(spec *v1alpha1.SingletonPolicySpec) { spec.Fence.Action = v1alpha1.FenceDeny })
+	w.wantRefused([]hand{w.unbound(0), w.unbound(1)})
 }
 
 // resetPolicy makes the SingletonPolicy anew, with a holder named metacontroller.
