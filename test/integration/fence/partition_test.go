@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,8 +30,9 @@ import (
 // image is one that the policies recognise; on the tests' nodes it is the writer.
 const image = "ghcr.io/metacontroller-solo/controller:v0.1.0"
 
-// startNode joins a node whose programs talk to one of the API servers.
-func (w *world) startNode(name string, server int) *node.Node {
+// startNode joins a node whose programs talk to one of the API servers, and of
+// which it loses sight.
+func (w *world) startNode(name string, server int, lost string) *node.Node {
 	w.Helper()
 	config, err := w.cp.NodeConfig(name)
 	w.must(err)
@@ -45,7 +47,7 @@ func (w *world) startNode(name string, server int) *node.Node {
 		Name: name, Config: w.cp.At(server, config), Address: address, ServingCert: serving, ClientCAs: w.cp.CA().Pool(),
 		PodRange: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 121, byte(server), 0}), 24), Dir: w.TempDir(),
 		Images:    node.Images{"ghcr.io/metacontroller-solo/controller": node.Program{Path: program}},
-		Environ:   map[string]string{writerEnv: "1"},
+		Environ:   map[string]string{writerEnv: "1", lostEnv: lost},
 		Heartbeat: time.Second, Refresh: 500 * time.Millisecond, StopLimit: time.Second,
 	})
 	w.must(err)
@@ -140,13 +142,14 @@ func (w *world) cordon(name string, closed bool) {
 }
 
 // TestPartition cuts the node of the writer off, deletes its Pod by force, lets the
-// process live and heals the node. The writer's process never stops by itself.
+// process live and heals the node. The writer's process never stops by itself, and
+// the node, which would end it within a second or so, cannot.
 // FENCE_RUNS is how often.
 func TestPartition(t *testing.T) {
 	w := newWorld(t)
-	nodes := map[string]*node.Node{}
+	nodes, lost := map[string]*node.Node{}, t.TempDir()
 	for server, name := range []string{"fence-a", "fence-b"} {
-		nodes[name] = w.startNode(name, server)
+		nodes[name] = w.startNode(name, server, lost)
 	}
 	set := w.statefulSet()
 	w.status(func(status *v1alpha1.SingletonPolicyStatus) { status.Holder = holder(set.UID) })
@@ -189,6 +192,7 @@ func TestPartition(t *testing.T) {
 			}
 			return nil
 		})
+		w.must(os.Remove(filepath.Join(lost, string(active.UID))))
 		if h.late > 0 {
 			t.Errorf("run %d: %d writes of the old Pod were accepted for %s after the first one of the new", run+1, h.late, h.overlap)
 		}

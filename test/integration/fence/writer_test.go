@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -22,8 +25,16 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/singleton/mark"
 )
 
-// writerEnv makes the test binary a writer.
-const writerEnv = "FENCE_TEST_WRITER"
+const (
+	// writerEnv makes the test binary a writer.
+	writerEnv = "FENCE_TEST_WRITER"
+	// lostEnv makes it one that its node loses sight of, as a runtime that hangs
+	// would: the node kills what it has started, and the writer goes on. The value is a
+	// directory, where a file named after the Pod's uid keeps it alive.
+	lostEnv = "FENCE_TEST_LOST"
+	// ownerEnv is the process without which a lost writer ends, too.
+	ownerEnv = "FENCE_TEST_OWNER"
+)
 
 const (
 	beats = "fence-beats"
@@ -37,6 +48,10 @@ const (
 // Lease, and does not stop when it is told to. What holds it back is the fence.
 func runWriter() error {
 	signal.Ignore(syscall.SIGTERM)
+	dir, owner := os.Getenv(lostEnv), os.Getenv(ownerEnv)
+	if dir != "" && owner == "" {
+		return startLost(dir)
+	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
@@ -76,5 +91,43 @@ func runWriter() error {
 			fmt.Println(time.Now().Format(stamp), err)
 		}
 		time.Sleep(beatPause)
+		if dir != "" && !wanted(dir, owner) {
+			return nil
+		}
 	}
+}
+
+// startLost starts a writer in a session of its own, and then stands for it until
+// the node ends it.
+func startLost(dir string) error {
+	uid := os.Getenv(singleton.EnvPodUID)
+	if err := os.WriteFile(filepath.Join(dir, uid), nil, 0o600); err != nil {
+		return err
+	}
+	// The node reads the output of its own processes to the end.
+	output, err := os.Create(filepath.Join(dir, uid+".log"))
+	if err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	writer := exec.Command(program)
+	writer.Env = append(os.Environ(), ownerEnv+"="+strconv.Itoa(os.Getppid()))
+	writer.Stdout, writer.Stderr = output, output
+	writer.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := writer.Start(); err != nil {
+		return err
+	}
+	return writer.Wait()
+}
+
+// wanted says whether a lost writer goes on.
+func wanted(dir, owner string) bool {
+	if _, err := os.Stat(filepath.Join(dir, os.Getenv(singleton.EnvPodUID))); err != nil {
+		return false
+	}
+	pid, err := strconv.Atoi(owner)
+	return err == nil && syscall.Kill(pid, 0) == nil
 }
