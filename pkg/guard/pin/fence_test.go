@@ -234,6 +234,7 @@ func TestWriterRule(t *testing.T) {
 		"activePod":        func(s *v1alpha1.SingletonPolicyStatus) { s.ActivePod = &v1alpha1.ActivePod{Name: "a"} },
 		"activeExceptions": func(s *v1alpha1.SingletonPolicyStatus) { s.ActiveExceptions = []v1alpha1.Exception{{Name: "a"}} },
 		"instances":        func(s *v1alpha1.SingletonPolicyStatus) { s.Instances = []v1alpha1.Instance{{Name: "a"}} },
+		"findings":         func(s *v1alpha1.SingletonPolicyStatus) { s.Findings = []v1alpha1.Finding{{ID: "a"}} },
 		"conditions":       func(s *v1alpha1.SingletonPolicyStatus) { s.Conditions = []metav1.Condition{{Type: "a"}} },
 	} {
 		fresh := fencedPolicy(nil)
@@ -243,7 +244,7 @@ func TestWriterRule(t *testing.T) {
 			t.Errorf("%s may be written: %q", name, message)
 		}
 	}
-	if got := len(statusFields()); got != 8 {
+	if got := len(statusFields()); got != 9 {
 		t.Errorf("the status has %d fields; add the new one to the table above", got)
 	}
 }
