@@ -125,9 +125,15 @@ lint: ## Run the linters
 	$(TOOL) golangci-lint run
 
 .PHONY: generate
-generate: ## Make the generated files again: deep copies, CRDs, admission objects
+generate: ## Make the generated files again: deep copies, CRDs, admission objects, roles of samples
 	$(TOOL) controller-gen object paths=./pkg/api/... crd output:crd:dir=config/crd
 	$(GO) generate ./pkg/... ./cmd/...
+	@$(GO) build -o bin/ ./cmd/controller
+	@for file in config/samples/*/rbac.yaml test/local/manifests/hook/rbac.yaml; do \
+		arguments=$$(sed -n 's/^# controller rbac //p' $$file); \
+		roles=$$(cd $$(dirname $$file) && $(CURDIR)/bin/controller rbac $$arguments) || exit 1; \
+		echo "$$roles" > $$file; \
+	done
 
 .PHONY: verify
 verify: generate ## Fail if a generated file is not what the sources say, or a module file is untidy

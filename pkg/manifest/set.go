@@ -246,7 +246,7 @@ func (s *Set) keep(stdin io.Reader) error {
 		}})
 		return nil
 	}
-	if s.spool, err = os.CreateTemp("", "guard-stdin-"); err != nil {
+	if s.spool, err = os.CreateTemp("", "manifest-stdin-"); err != nil {
 		return err
 	}
 	size, err := io.Copy(s.spool, io.MultiReader(memory, stdin))
