@@ -54,6 +54,10 @@ clean: ## Remove the local cluster's data and what was built here
 build: ## Build controller and guard into bin/
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/controller ./cmd/guard
 
+.PHONY: images
+images: ## Build the images of both programs into OCI layouts in dist/images, with their SBOMs, without a daemon
+	@cd test/images && $(GO) run . -root ../.. -dir $(CURDIR)/dist/images -version $(VERSION)
+
 .PHONY: controlplane
 controlplane: ## Build etcd, the Kubernetes programs (or check KUBEBUILDER_ASSETS) and cert-manager into the cache folder
 	@$(GO) run ./test/kit/assets
@@ -63,6 +67,11 @@ controlplane: ## Build etcd, the Kubernetes programs (or check KUBEBUILDER_ASSET
 .PHONY: test
 test: controlplane ## Run every test, the integration suites against a real API server
 	@$(TOOL) gotestsum --format pkgname-and-test-fails --hide-summary skipped -- -timeout 15m ./...
+	@cd test/images && $(GO) test ./base
+
+.PHONY: images-test
+images-test: ## Build the images twice and look at what is on disk: platforms, user, files, labels, SBOMs, equal digests
+	cd test/images && $(GO) test -count 1 -timeout 60m -v .
 
 .PHONY: test-race
 test-race: controlplane ## The same with the race detector
@@ -126,9 +135,15 @@ lint: ## Run the linters
 	$(TOOL) golangci-lint run
 
 .PHONY: generate
-generate: ## Make the generated files again: deep copies, CRDs, admission objects
+generate: ## Make the generated files again: deep copies, CRDs, admission objects, roles of samples
 	$(TOOL) controller-gen object paths=./pkg/api/... crd output:crd:dir=config/crd
 	$(GO) generate ./pkg/... ./cmd/...
+	@$(GO) build -o bin/ ./cmd/controller
+	@for file in config/samples/*/rbac.yaml test/local/manifests/hook/rbac.yaml; do \
+		arguments=$$(sed -n 's/^# controller rbac //p' $$file); \
+		roles=$$(cd $$(dirname $$file) && $(CURDIR)/bin/controller rbac $$arguments) || exit 1; \
+		echo "$$roles" > $$file; \
+	done
 
 .PHONY: verify
 verify: generate ## Fail if a generated file is not what the sources say, or a module file is untidy
@@ -137,6 +152,7 @@ verify: generate ## Fail if a generated file is not what the sources say, or a m
 	$(GO) mod tidy -diff
 	cd test/controlplane && $(GO) mod tidy -diff
 	cd test/certmanager && $(GO) mod tidy -diff
+	cd test/images && $(GO) mod tidy -diff
 	cd test/tools && $(GO) mod tidy -diff
 
 .PHONY: ci

@@ -15,5 +15,5 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	// A second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
-	os.Exit(app.Main(ctx, os.Args[1:], os.Stderr))
+	os.Exit(app.Main(ctx, os.Args[1:], app.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }

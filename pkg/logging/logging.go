@@ -33,6 +33,7 @@ const (
 	KeyPhase      = "phase"
 	KeyEpoch      = "epoch"
 	KeyReason     = "reason"
+	KeyRight      = "right"
 	KeyCount      = "count"
 	KeyFinding    = "finding"
 	KeySeverity   = "severity"

@@ -55,6 +55,7 @@ var table = []row{
 	{"pkg/controller/revision", rules},
 	{"pkg/controller/plan/merge", rules},
 	{"pkg/controller/plan/owned", rules},
+	{"pkg/controller/rbac", rules},
 	{"pkg/guard/identify", rules},
 	{"pkg/guard/attempt", rules},
 	{"pkg/guard/decide", rules},
@@ -62,6 +63,7 @@ var table = []row{
 	{"pkg/guard/inspect", rules},
 	{"pkg/guard/certificate", rules},
 
+	{"pkg/manifest", work},
 	{"pkg/controller/apply", work},
 	{"pkg/controller/syncer", work},
 	{"pkg/controller/engine", work},
@@ -70,7 +72,6 @@ var table = []row{
 	{"pkg/controller/decorator", work},
 	{"pkg/guard/webhook", work},
 	{"pkg/guard/claim", work},
-	{"pkg/guard/manifest", work},
 	{"pkg/guard/finding", work},
 	{"pkg/guard/check", work},
 	{"pkg/guard/explain", work},

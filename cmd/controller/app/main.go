@@ -28,17 +28,28 @@ const (
 // name begins each line that the program itself writes.
 const name = "metacontroller"
 
+// Streams are what the program reads and writes.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
 // Main runs the program until ctx ends and returns its exit code. What is wrong
-// is one line on out.
-func Main(ctx context.Context, arguments []string, out io.Writer) int {
+// is one line on the error stream.
+func Main(ctx context.Context, arguments []string, streams Streams) int {
+	if len(arguments) > 0 && arguments[0] == rbacVerb {
+		return printRBAC(ctx, arguments[1:], streams)
+	}
+	out := streams.Err
 	var options Options
 	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.SortFlags = false
 	options.AddFlags(flags)
-	flags.Usage = func() { fmt.Fprintf(out, "Usage of %s:\n%s", name, flags.FlagUsages()) }
+	flags.Usage = func() {
+		fmt.Fprintf(out, "Usage of %s, which runs the controllers; \"%s --help\" is about its roles:\n%s", name, rbacVerb, flags.FlagUsages())
+	}
 
-	say := func(err error) { fmt.Fprintf(out, "%s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", " ")) }
 	usage, output := flags.Usage, io.Discard
 	flags.Usage = func() {}
 	flags.SetOutput(output)
@@ -47,10 +58,10 @@ func Main(ctx context.Context, arguments []string, out io.Writer) int {
 		usage()
 		return exitOK
 	case err != nil:
-		say(fmt.Errorf("%w (see --help)", err))
+		say(out, fmt.Errorf("%w (see --help)", err))
 		return exitUsage
 	case flags.NArg() > 0:
-		say(fmt.Errorf("takes no arguments, got %q (see --help)", flags.Arg(0)))
+		say(out, fmt.Errorf("takes no arguments, got %q (see --help)", flags.Arg(0)))
 		return exitUsage
 	case options.Version:
 		fmt.Fprintln(out, version.String())
@@ -58,13 +69,18 @@ func Main(ctx context.Context, arguments []string, out io.Writer) int {
 	}
 	config, err := options.Complete(os.Getenv)
 	if err != nil {
-		say(err)
+		say(out, err)
 		return exitUsage
 	}
 	log := logging.SetUp(options.Zap)
 	if err := Run(ctx, config, log); err != nil {
-		say(err)
+		say(out, err)
 		return exitError
 	}
 	return exitOK
+}
+
+// say writes what is wrong, on one line.
+func say(out io.Writer, err error) {
+	fmt.Fprintf(out, "%s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", " "))
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/metacontroller-solo/solo/pkg/guard/check"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
-	"github.com/metacontroller-solo/solo/pkg/guard/manifest"
+	"github.com/metacontroller-solo/solo/pkg/manifest"
 )
 
 // checkOptions are the flags of the verb check.

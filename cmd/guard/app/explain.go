@@ -24,7 +24,7 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/guard/check"
 	"github.com/metacontroller-solo/solo/pkg/guard/explain"
 	"github.com/metacontroller-solo/solo/pkg/guard/finding"
-	"github.com/metacontroller-solo/solo/pkg/guard/manifest"
+	"github.com/metacontroller-solo/solo/pkg/manifest"
 )
 
 // explainOptions are the flags of the verb explain.

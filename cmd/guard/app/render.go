@@ -11,8 +11,8 @@ import (
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/check"
-	"github.com/metacontroller-solo/solo/pkg/guard/manifest"
 	"github.com/metacontroller-solo/solo/pkg/guard/pin"
+	"github.com/metacontroller-solo/solo/pkg/manifest"
 )
 
 func renderCommand(stdout io.Writer) *cobra.Command {

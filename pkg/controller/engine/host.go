@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	ctrlsource "sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/metacontroller-solo/solo/pkg/controller/rbac"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
@@ -384,7 +385,7 @@ func (h *Host) refuse(ctx context.Context, declared *object.Object, err error) (
 	if h.get(declared.Name()) != nil {
 		message += " (the controller goes on as it was declared before)"
 	}
-	h.Events.Warning(declared, ReasonCreateError, message)
+	h.Events.Warning(declared, ReasonCreateError, rbac.Advised(message))
 	if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
 		return reconcile.Result{}, reconcile.TerminalError(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/metacontroller-solo/solo/pkg/controller/rbac"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
@@ -63,7 +64,7 @@ func (h *Host) settle(ctx context.Context, name string) error {
 			done()
 			return nil
 		}
-		h.Events.Warning(left.declared, ReasonSyncError, fmt.Sprintf("Controller %q: %v; trying again", name, err))
+		h.Events.Warning(left.declared, ReasonSyncError, rbac.Advised(fmt.Sprintf("Controller %q: %v; trying again", name, err)))
 		return fmt.Errorf("cannot release the parents of %q: %w", name, err)
 	}
 	done()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/hook"
+	"github.com/metacontroller-solo/solo/pkg/controller/rbac"
+	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
@@ -71,6 +74,7 @@ func (p *Pass) outcome(ctx context.Context) engine.Outcome {
 	}
 	if len(said) > 0 {
 		err := failureOf(said)
+		p.tellLacking(said)
 		message := fmt.Sprintf("%s %q: %s", p.Definition.Kind, p.Definition.Name, sourceAddress.ReplaceAllString(err.Error(), ""))
 		if !p.memory.repeats(message, p.Clock.Now()) {
 			p.Events.Warning(p.Parent, engine.ReasonSyncError, message)
@@ -85,6 +89,46 @@ func (p *Pass) outcome(ctx context.Context) engine.Outcome {
 		return engine.Outcome{Verdict: engine.Gone}
 	}
 	return engine.Outcome{Verdict: engine.Done, After: p.after}
+}
+
+// lackingPeriod is how often the same missing right is told of on the object that
+// declares the controller, of whichever parents it keeps from being synced.
+const lackingPeriod = 10 * time.Minute
+
+// lacking remembers which missing rights were told of.
+type lacking struct {
+	mu sync.Mutex
+	// told is when each was. Guarded by mu.
+	told map[string]time.Time
+}
+
+// due says whether a missing right is to be told of now.
+func (l *lacking) due(right string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at, ok := l.told[right]; ok && now.Sub(at) < lackingPeriod {
+		return false
+	}
+	if l.told == nil {
+		l.told = map[string]time.Time{}
+	}
+	l.told[right] = now
+	return true
+}
+
+// tellLacking tells whoever declared the controller which rights are missing: the
+// events on parents are for others to read.
+func (p *Pass) tellLacking(problems []error) {
+	for _, problem := range problems {
+		for _, right := range rbac.Lacking(problem.Error()) {
+			if !p.lacking.due(right, p.Clock.Now()) {
+				continue
+			}
+			p.Events.Warning(p.Declared, engine.ReasonSyncError, fmt.Sprintf(
+				"Controller %q lacks the right to %s; %s.", p.Definition.Name, right, rbac.Advice))
+			p.Log.Info("Lacks a right", logging.KeyController, p.Definition.QueueName(), logging.KeyRight, right)
+		}
+	}
 }
 
 // sourceAddress is our end of a connection in the text of a network error. It has

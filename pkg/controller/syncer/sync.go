@@ -26,6 +26,7 @@ type Syncer struct {
 	Deps
 	memories memories
 	pruning  pruning
+	lacking  lacking
 	// declared is the newest object that declares the controller.
 	declared atomic.Pointer[object.Object]
 	// elders are the controllers that parents are left to.

@@ -19,8 +19,8 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/guard/claim"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
 	"github.com/metacontroller-solo/solo/pkg/guard/identify"
-	"github.com/metacontroller-solo/solo/pkg/guard/manifest"
 	"github.com/metacontroller-solo/solo/pkg/guard/webhook"
+	"github.com/metacontroller-solo/solo/pkg/manifest"
 	"github.com/metacontroller-solo/solo/test/corpus"
 )
 

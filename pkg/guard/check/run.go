@@ -12,7 +12,7 @@ import (
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
 	"github.com/metacontroller-solo/solo/pkg/guard/finding"
-	"github.com/metacontroller-solo/solo/pkg/guard/manifest"
+	"github.com/metacontroller-solo/solo/pkg/manifest"
 )
 
 // kindCRD is the kind that says under which name the API serves another kind.

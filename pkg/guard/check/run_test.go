@@ -14,7 +14,7 @@ import (
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
 	"github.com/metacontroller-solo/solo/pkg/guard/finding"
-	"github.com/metacontroller-solo/solo/pkg/guard/manifest"
+	"github.com/metacontroller-solo/solo/pkg/manifest"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")

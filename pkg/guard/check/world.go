@@ -19,7 +19,7 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
 	"github.com/metacontroller-solo/solo/pkg/guard/finding"
 	"github.com/metacontroller-solo/solo/pkg/guard/identify"
-	"github.com/metacontroller-solo/solo/pkg/guard/manifest"
+	"github.com/metacontroller-solo/solo/pkg/manifest"
 )
 
 // World is a cluster that exists only here, judged by one policy.

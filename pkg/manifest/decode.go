@@ -329,7 +329,7 @@ func placed(err error, doc document) (int, error) {
 		text += "; the line is indented with a tab, YAML wants spaces"
 	}
 	if bytes.Contains(doc.data, []byte(templateMark)) {
-		text += "; if it is a template, render it first: helm template ... | guard check -"
+		text += "; if it is a template, render it first, with helm template"
 	}
 	return line, errors.New(text)
 }

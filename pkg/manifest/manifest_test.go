@@ -94,7 +94,7 @@ var streams = map[string]struct {
 
 	"merge key and a key twice": {"apiVersion: v1\nkind: Pod\nx: &m {name: a}\nmetadata: {<<: *m, name: b, name: c}\n", []string{`4: error: cannot read this as YAML: key "name" already set in map; line 4: key "name" already set in map`}},
 	"tab":                       {"# c\napiVersion: v1\nkind: Pod\nmetadata:\n\tname: a\n---\n" + pod("b"), []string{"5: error: cannot read this as YAML: found character that cannot start any token; the line is indented with a tab, YAML wants spaces", "7: v1 Pod /b"}},
-	"template":                  {pod("a") + "---\napiVersion: v1\nkind: {{ .Kind }}\n---\n" + pod("b"), []string{"1: v1 Pod /a", `6: error: cannot read this as YAML: invalid map key: map[interface {}]interface {}{".Kind":interface {}(nil)}; if it is a template, render it first: helm template ... | guard check -`, "9: v1 Pod /b"}},
+	"template":                  {pod("a") + "---\napiVersion: v1\nkind: {{ .Kind }}\n---\n" + pod("b"), []string{"1: v1 Pod /a", `6: error: cannot read this as YAML: invalid map key: map[interface {}]interface {}{".Kind":interface {}(nil)}; if it is a template, render it first, with helm template`, "9: v1 Pod /b"}},
 	"key twice":                 {"---\napiVersion: v1\nkind: Pod\nkind: Job\n---\n" + pod("b"), []string{`4: error: cannot read this as YAML: key "kind" already set in map`, "6: v1 Pod /b"}},
 	"key twice in JSON":         {"{\"apiVersion\":\"v1\",\"kind\":\"A\",\"kind\":\"B\"}\n" + `{"apiVersion":"v1","kind":"C"}`, []string{`1: error: duplicate field "kind"`, "2: v1 C /"}},
 	"broken JSON":               {"{\"apiVersion\":\"v1\",\n\"kind\":\n---\n" + pod("b"), []string{"2: error: cannot read this as YAML: did not find expected node content", "4: v1 Pod /b"}},

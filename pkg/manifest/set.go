@@ -252,7 +252,7 @@ func (s *Set) keep(stdin io.Reader) error {
 		}})
 		return nil
 	}
-	if s.spool, err = os.CreateTemp("", "guard-stdin-"); err != nil {
+	if s.spool, err = os.CreateTemp("", "manifest-stdin-"); err != nil {
 		return err
 	}
 	// Where a file can be read without its name, nothing is left if the program is
