@@ -61,6 +61,10 @@ var (
 	Person = Place{"local", 0}
 	// Test is for that of the end-to-end tests.
 	Test = Place{"e2e", 1}
+	// Monitoring is for that of the monitoring tests, Migrate for that of the moves
+	// from the public Metacontroller.
+	Monitoring = Place{"monitoring", 3}
+	Migrate    = Place{"migrate", 4}
 )
 
 // Cluster is everything that runs: the control plane, the nodes, the Services.
