@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"regexp"
 	"slices"
@@ -84,7 +85,7 @@ var promQL = parser.NewParser(parser.Options{})
 
 // rules reads a file of rules, as strictly as Prometheus does.
 func rules(path string) ([]Expression, error) {
-	file, errs := rulefmt.ParseFile(path, false, model.UTF8Validation, promQL)
+	file, errs := rulefmt.ParseFile(path, false, model.UTF8Validation, promQL, slog.New(slog.DiscardHandler))
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}

@@ -167,15 +167,26 @@ func (w *world) section(name, public string, env ...string) {
 	).Replace(script)
 	ctx, cancel := context.WithTimeout(w.Context(), steps)
 	defer cancel()
-	command := exec.CommandContext(ctx, "sh", "-eu", "-c", script)
-	command.Dir = dir
-	command.Env = append(append(os.Environ(), "KUBECONFIG="+w.Kubeconfig()), env...)
-	command.WaitDelay = time.Second
-	began := time.Now()
-	output, err := command.CombinedOutput()
-	w.Logf("%s took %s:\n%s", name, time.Since(began).Round(time.Second), output)
-	w.must(err)
+	for {
+		command := exec.CommandContext(ctx, "sh", "-eu", "-c", script)
+		command.Dir = dir
+		command.Env = append(append(os.Environ(), "KUBECONFIG="+w.Kubeconfig()), env...)
+		command.WaitDelay = time.Second
+		began := time.Now()
+		output, err := command.CombinedOutput()
+		w.Logf("%s took %s:\n%s", name, time.Since(began).Round(time.Second), output)
+		// The page says that steps can be repeated.
+		if err != nil && ctx.Err() == nil && unreached.Match(output) {
+			continue
+		}
+		w.must(err)
+		return
+	}
 }
+
+// unreached is what kubectl says where an API server of a busy machine did not
+// answer in time.
+var unreached = regexp.MustCompile(`TLS handshake timeout|client connection lost|connection refused|i/o timeout`)
 
 // public is the manifest of the public one as a kind in a namespace, with its rights.
 func (w *world) public(kind, namespace string) string {
