@@ -183,11 +183,19 @@ func selector(n *parser.VectorSelector, path []parser.Node) Selector {
 			s.Matchers = append(s.Matchers, Matcher{Label: m.Name, Type: m.Type.String(), Value: m.Value})
 		}
 	}
-	for _, above := range path {
+	for i, above := range path {
+		var below parser.Node = n
+		if i+1 < len(path) {
+			below = path[i+1]
+		}
 		switch a := above.(type) {
 		case *parser.AggregateExpr:
 			s.By = append(s.By, a.Grouping...)
 		case *parser.BinaryExpr:
+			// What stands there has no part in the result, only in what is in it.
+			if (a.Op == parser.LAND || a.Op == parser.LUNLESS) && below == a.RHS {
+				s.By = nil
+			}
 			if a.VectorMatching != nil && a.VectorMatching.On {
 				s.By = append(s.By, a.VectorMatching.MatchingLabels...)
 			}

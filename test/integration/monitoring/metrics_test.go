@@ -252,7 +252,7 @@ var (
 	inline = regexp.MustCompile("`((?:kubectl|guard) [^`\n]+)`")
 )
 
-// elsewhere are commands of the page that need cert-manager; the TLS suite has it.
+// elsewhere are commands of the page that need cert-manager, which is not here.
 var elsewhere = []string{
 	"kubectl describe certificate -n metacontroller-guard",
 	"kubectl delete secret metacontroller-guard-tls -n metacontroller-guard",
@@ -304,38 +304,39 @@ spec:
   parentResource: {apiVersion: demo.metacontroller.io/v1, resource: greetings}
   childResources: [{apiVersion: v1, resource: configmaps}]
   hooks:
-    sync: {webhook: {url: "%[1]s"}}
-    finalize: {webhook: {url: "%[1]s"}}
-    customize: {webhook: {url: "%[2]s"}}
+    sync: {webhook: {url: "%[1]s/sync"}}
+    finalize: {webhook: {url: "%[1]s/finalize"}}
+    customize: {webhook: {url: "%[1]s/customize"}}
 ---
 apiVersion: demo.metacontroller.io/v1
 kind: Greeting
 metadata: {name: measured, namespace: default}
 `
 
-// sync lets a controller call each of its hooks, of which one fails at first.
+// sync lets a controller call each of its hooks, each of which fails at first.
 func (w *world) sync() {
 	hooks := kit.NewHookServer(w.T)
-	var calls atomic.Int32
-	hooks.Handle("/sync", func(out http.ResponseWriter, _ *http.Request, request kit.HookRequest) {
-		if calls.Add(1) == 1 {
-			http.Error(out, "not yet", http.StatusInternalServerError)
-			return
-		}
-		out.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(out, `{"status":{},"children":[],"finalized":%t}`, strings.Contains(string(request.Body), `"finalizing":true`))
-	})
-	hooks.Handle("/customize", func(out http.ResponseWriter, _ *http.Request, _ kit.HookRequest) {
-		_, _ = out.Write([]byte(`{"relatedResources":[]}`))
-	})
+	answers := map[string]string{
+		"/sync": `{"status":{},"children":[]}`, "/finalize": `{"status":{},"children":[],"finalized":true}`, "/customize": `{"relatedResources":[]}`,
+	}
+	for path, answer := range answers {
+		var calls atomic.Int32
+		hooks.Handle(path, func(out http.ResponseWriter, _ *http.Request, _ kit.HookRequest) {
+			if calls.Add(1) == 1 {
+				http.Error(out, "not yet", http.StatusInternalServerError)
+				return
+			}
+			_, _ = out.Write([]byte(answer))
+		})
+	}
 	w.must(w.Apply(w.Context(), []byte(crd(w))))
 	kit.Eventually(w.T, waitLimit, func() error {
-		_, err := kit.ApplyYAML(w.Context(), w.Config(), fmt.Appendf(nil, controllerManifest, hooks.URL("/sync"), hooks.URL("/customize")))
+		_, err := kit.ApplyYAML(w.Context(), w.Config(), fmt.Appendf(nil, controllerManifest, hooks.URL("")))
 		return err
 	})
 	kit.Eventually(w.T, waitLimit, func() error {
-		if calls.Load() < 2 {
-			return fmt.Errorf("%d calls of the sync hook", calls.Load())
+		if calls := len(hooks.Requests("/sync")); calls < 2 {
+			return fmt.Errorf("%d calls of the sync hook", calls)
 		}
 		return nil
 	})
