@@ -135,9 +135,9 @@ lint: ## Run the linters
 	$(TOOL) golangci-lint run
 
 .PHONY: generate
-generate: ## Make the generated files again: deep copies, CRDs, admission objects, roles of samples
+generate: ## Make the generated files again: deep copies, CRDs, admission objects, roles of samples, tables of docs/policy.md, PrometheusRule
 	$(TOOL) controller-gen object paths=./pkg/api/... crd output:crd:dir=config/crd
-	$(GO) generate ./pkg/... ./cmd/...
+	$(GO) generate ./pkg/... ./cmd/... ./test/reference ./test/integration/monitoring
 	@$(GO) build -o bin/ ./cmd/controller
 	@for file in config/samples/*/rbac.yaml test/local/manifests/hook/rbac.yaml; do \
 		arguments=$$(sed -n 's/^# controller rbac //p' $$file); \
@@ -147,12 +147,13 @@ generate: ## Make the generated files again: deep copies, CRDs, admission object
 
 .PHONY: verify
 verify: generate ## Fail if a generated file is not what the sources say, or a module file is untidy
-	@git diff --exit-code -- pkg config || { echo 'generated files are stale: run "make generate" and commit the result' >&2; exit 1; }
+	@git diff --exit-code -- pkg config docs || { echo 'generated files are stale: run "make generate" and commit the result' >&2; exit 1; }
 	@test -z "$$(git ls-files --others --exclude-standard -- pkg config)" || { git ls-files --others --exclude-standard -- pkg config; echo 'generated files are not committed: run "make generate" and add them' >&2; exit 1; }
 	$(GO) mod tidy -diff
 	cd test/controlplane && $(GO) mod tidy -diff
 	cd test/certmanager && $(GO) mod tidy -diff
 	cd test/images && $(GO) mod tidy -diff
+	cd test/monitoring && $(GO) mod tidy -diff
 	cd test/tools && $(GO) mod tidy -diff
 
 .PHONY: ci

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -26,6 +27,7 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/controller/engine"
 	"github.com/metacontroller-solo/solo/pkg/controller/watch"
 	"github.com/metacontroller-solo/solo/pkg/logging"
+	"github.com/metacontroller-solo/solo/pkg/metrics"
 	"github.com/metacontroller-solo/solo/pkg/object"
 	"github.com/metacontroller-solo/solo/pkg/singleton"
 	"github.com/metacontroller-solo/solo/pkg/singleton/mark"
@@ -86,6 +88,11 @@ func Run(ctx context.Context, config *Config, log logr.Logger) error {
 	}
 
 	leases := leasesOf(config, ways, log)
+	held := leaseHeld(fenceOf(leases))
+	if err := ctrlmetrics.Registry.Register(held); err != nil {
+		return fmt.Errorf("cannot register a metric: %w", err)
+	}
+	defer ctrlmetrics.Registry.Unregister(held)
 	work := func(ctx context.Context) error {
 		return control(ctx, controlParts{
 			config: config, ways: ways, table: table, kinds: kinds, series: series, fence: fenceOf(leases), log: log,
@@ -213,6 +220,21 @@ func fenceOf(leases []*singleton.Lease) cluster.Fence {
 		}
 		return earliest, nil
 	}
+}
+
+// leaseHeld is 1 while this process may write: of all the copies that run, in one
+// at most.
+func leaseHeld(fence cluster.Fence) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: metrics.ControllerPrefix,
+		Name:      "singleton_lease_held",
+		Help:      "1 while this process holds the singleton lease, and so syncs; 0 while it waits for it.",
+	}, func() float64 {
+		if _, err := fence(); err != nil {
+			return 0
+		}
+		return 1
+	})
 }
 
 // Kinds whose changes change what the API server serves.

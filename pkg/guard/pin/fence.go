@@ -63,6 +63,14 @@ func fence(o Options) []client.Object {
 	all := fencePolicy([]admissionregistrationv1.RuleWithOperations{rule(everything, "*", "*", "*/*")}, "params",
 		append(fenceVariables("params"), fenceRule()...), byAccount("params"), "!("+isLease()+")", "!("+isPolicyStatus()+")")
 	all.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
+	// While the fence only looks on, what it would refuse must be countable without
+	// the API server's audit log. The API server counts failures and errors alone, and
+	// an error of this policy lets the write through: so one is made, of a text that
+	// is no number. Its metric has it under enforcement_action="allow".
+	all.Validations = append(all.Validations, admissionregistrationv1.Validation{
+		Expression: fmt.Sprintf("params.?spec.?fence.?action.orValue('') != '%s' || variables.%s == '' || int(variables.tried) == 0", v1alpha1.FenceAudit, varRule),
+		Message:    "[" + RuleFence + "] would be refused, were spec.fence.action " + string(v1alpha1.FenceDeny),
+	})
 
 	writer := fencePolicy([]admissionregistrationv1.RuleWithOperations{
 		rule(update, v1alpha1.GroupVersion.Group, "*", v1alpha1.SingletonPolicyResource+"/"+statusPart),

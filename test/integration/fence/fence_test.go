@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -174,6 +176,14 @@ func (w *world) reuse() {
 		}
 		return nil
 	})
+	// Each API server counts it, for an alert.
+	for server := range w.cp.APIServers() {
+		metrics, err := kubernetes.NewForConfigOrDie(w.cp.AdminConfig(server)).RESTClient().Get().AbsPath("/metrics").DoRaw(w.Context())
+		w.must(err)
+		if !regexp.MustCompile(`apiserver_validating_admission_policy_check_total\{enforcement_action="allow",[^}]*policy="` + pin.FencePolicyName + `",`).Match(metrics) {
+			w.Errorf("API server %d does not count what is let through", server)
+		}
+	}
 	w.spec(func(spec *v1alpha1.SingletonPolicySpec) { spec.Fence.Action = v1alpha1.FenceOff })
 	w.wantAllowed([]hand{w.unbound(0), w.unbound(1)})
 }

@@ -43,6 +43,8 @@ type Options struct {
 	// Node is the path of a Node.js to run the samples with; empty means the
 	// program that stands for it.
 	Node string
+	// AuditPolicyFile is the API server's audit policy; empty means no audit log.
+	AuditPolicyFile string
 	// Progress receives a line about each thing worth knowing; nil discards.
 	Progress io.Writer
 }
@@ -61,6 +63,10 @@ var (
 	Person = Place{"local", 0}
 	// Test is for that of the end-to-end tests.
 	Test = Place{"e2e", 1}
+	// Monitoring is for that of the monitoring tests, Migrate for that of the moves
+	// from the public Metacontroller.
+	Monitoring = Place{"monitoring", 3}
+	Migrate    = Place{"migrate", 4}
 )
 
 // Cluster is everything that runs: the control plane, the nodes, the Services.
@@ -141,7 +147,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 
-	plane := kit.Options{Persistent: options.Dir != "", Log: options.Progress}
+	plane := kit.Options{Persistent: options.Dir != "", AuditPolicyFile: options.AuditPolicyFile, Log: options.Progress}
 	if options.Dir != "" {
 		if plane.Dir, err = filepath.Abs(filepath.Join(options.Dir, planeDir)); err != nil {
 			return nil, fmt.Errorf("cannot use folder %q: %w", options.Dir, err)
@@ -235,6 +241,9 @@ func (c *Cluster) Kubeconfig() string { return c.plane.Kubeconfig(0) }
 
 // Config reaches the API server as its administrator.
 func (c *Cluster) Config() *rest.Config { return c.config }
+
+// AuditLog is the path of the API server's audit log, a JSON event per line.
+func (c *Cluster) AuditLog() string { return c.plane.AuditLog(0) }
 
 // Failed yields the error of a control plane that ended by itself.
 func (c *Cluster) Failed() <-chan error { return c.plane.Failed() }

@@ -28,16 +28,32 @@ const (
 // controller, whose StatefulSet the guard admits as the holder. At last the fence,
 // which looks on until then, refuses what it does not accept.
 func (c *Cluster) Install(ctx context.Context) error {
-	for _, stage := range []struct {
-		what  string
-		apply func(context.Context) error
-	}{
+	if err := c.InstallGuard(ctx); err != nil {
+		return err
+	}
+	return c.install(ctx, []stage{
+		{"the controller", c.installController},
+		{"the fence", c.installFence},
+	})
+}
+
+// InstallGuard applies the definitions and the guard, without a controller.
+func (c *Cluster) InstallGuard(ctx context.Context) error {
+	return c.install(ctx, []stage{
 		{"the CRDs", c.installDefinitions},
 		{"the guard, with its certificate", c.installGuard},
 		{"the admission objects", c.installAdmission},
-		{"the controller", c.installController},
-		{"the fence", c.installFence},
-	} {
+	})
+}
+
+// stage is one part of the product.
+type stage struct {
+	what  string
+	apply func(context.Context) error
+}
+
+func (c *Cluster) install(ctx context.Context, stages []stage) error {
+	for _, stage := range stages {
 		c.say("installing %s", stage.what)
 		if err := stage.apply(ctx); err != nil {
 			return fmt.Errorf("cannot install %s: %w", stage.what, err)
