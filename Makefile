@@ -74,6 +74,10 @@ test-faults: controlplane ## The long form of the fault suite: FAULT_KILLS kills
 samples: controlplane ## Run every sample of config/samples end to end in a throwaway local cluster; part of make test
 	$(GO) test -count 1 -timeout 15m -v ./test/e2e
 
+.PHONY: chart-test
+chart-test: controlplane ## Test the chart and the kustomizations in full: lint, golden files, install, upgrade, drain, uninstall, docs/install.md
+	CHART_LONG=1 $(GO) test -count 1 -timeout 60m -v ./test/chart
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' cmd pkg test | xargs -n1 dirname | sort -u); do \
@@ -103,9 +107,9 @@ lint: ## Run the linters
 	$(TOOL) golangci-lint run
 
 .PHONY: generate
-generate: ## Make the generated files again: deep copies, CRDs, admission objects
+generate: ## Make the generated files again: deep copies, CRDs, admission objects, what the chart is made of
 	$(TOOL) controller-gen object paths=./pkg/api/... crd output:crd:dir=config/crd
-	$(GO) generate ./pkg/... ./cmd/...
+	$(GO) generate ./pkg/... ./cmd/... ./test/chart
 
 .PHONY: verify
 verify: generate ## Fail if a generated file is not what the sources say, or a module file is untidy
@@ -114,6 +118,7 @@ verify: generate ## Fail if a generated file is not what the sources say, or a m
 	$(GO) mod tidy -diff
 	cd test/controlplane && $(GO) mod tidy -diff
 	cd test/tools && $(GO) mod tidy -diff
+	cd test/helm && $(GO) mod tidy -diff
 
 .PHONY: ci
 ci: ## What a change must pass: tests, linters, generated files, demo

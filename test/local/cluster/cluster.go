@@ -60,6 +60,8 @@ var (
 	Person = Place{"local", 0}
 	// Test is for that of the end-to-end tests.
 	Test = Place{"e2e", 1}
+	// Chart is for that of the chart's tests.
+	Chart = Place{"chart", 2}
 )
 
 // Cluster is everything that runs: the control plane, the nodes, the Services.

@@ -1,0 +1,388 @@
+package chart
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// long says whether to run the parts that take minutes; see make chart-test.
+var long = os.Getenv("CHART_LONG") != ""
+
+// TestInstallation takes the chart through its life on a real API server, in a
+// namespace that admits restricted Pods only, with the guard and the controller
+// running. A bystander sees to it that nobody else is touched.
+func TestInstallation(t *testing.T) {
+	l := newLab(t)
+	b := l.bystander()
+	for _, part := range []struct {
+		name string
+		run  func(*lab)
+		long bool
+	}{
+		{"first install (E15)", testFirstInstall, false},
+		{"second release (C31)", testSecondRelease, false},
+		{"upgrade", testUpgrade, false},
+		{"drain (E25, E26)", testDrain, true},
+		{"uninstall (E16)", testUninstall, false},
+		{"uninstall with the CRDs (E16)", testUninstallWithDefinitions, true},
+		{"namespace deleted by force (E16)", testNamespaceDeleted, true},
+		{"without a caBundle (E12)", testNoCABundle, true},
+		{"guard alone", testGuardAlone, true},
+		{"kustomizations", testKustomizations, false},
+		{"docs/install.md, Helm", testInstallPage, true},
+		{"docs/install.md, kustomize", testKustomizePage, true},
+		{"docs/install.md, pipes (I11)", testPipe, false},
+	} {
+		if part.long && !long {
+			continue
+		}
+		if !t.Run(part.name, func(t *testing.T) { part.run(l.in(t)) }) {
+			break
+		}
+	}
+	b.wantUnharmed(t)
+}
+
+// olderChart is the chart as if of an earlier version: with another version, and
+// a CRD that lacks a column.
+func olderChart(l *lab) string {
+	l.t.Helper()
+	folder := filepath.Join(l.t.TempDir(), "chart")
+	if err := os.CopyFS(folder, os.DirFS(filepath.Join(l.cluster.Root, chartFolder))); err != nil {
+		l.t.Fatal(err)
+	}
+	edit(l.t, filepath.Join(folder, "Chart.yaml"), "\nversion: ", "\nversion: 0.0.1 # ")
+	edit(l.t, filepath.Join(folder, filesFolder[len(chartFolder):], "crd.yaml"), "- "+singular, "- old-"+singular)
+	return folder
+}
+
+// singular is a short name of SingletonPolicies, by which an old CRD is told from a
+// new one.
+const singular = "singletons"
+
+func edit(t testing.TB, path, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.Replace(string(data), from, to, 1)
+	if changed == string(data) {
+		t.Fatalf("%s has no %q", path, from)
+	}
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func testFirstInstall(l *lab) {
+	l.namespace(namespace)
+	l.step("helm install of the earlier version")
+	output := l.mustHelm(l.release("install", olderChart(l), "--wait")...)
+	if !strings.Contains(output, "kubectl get singletonpolicies") {
+		l.t.Errorf("the notes say nothing of the policy:\n%s", output)
+	}
+	l.wantHolder(namespace + "/" + release)
+	l.wantCABundle(l.ca.CertPEM())
+	l.wantEnforced()
+	l.wantRestricted()
+}
+
+// wantEnforced waits until a second workload is refused by the guard, and a Pod by
+// the API server itself.
+func (l *lab) wantEnforced() {
+	l.t.Helper()
+	l.eventually(func() error {
+		err := l.stranger("Deployment")
+		if err == nil {
+			return fmt.Errorf("a second workload was let in")
+		}
+		if !strings.Contains(err.Error(), "workloads.guard.metacontroller.io") {
+			return err
+		}
+		return nil
+	})
+}
+
+// wantRestricted checks that the namespace would have refused other Pods.
+func (l *lab) wantRestricted() {
+	l.t.Helper()
+	_, err := l.clients.CoreV1().Pods(namespace).Create(l.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "loose"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "docker.io/library/nginx"}}},
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
+		l.t.Errorf("a Pod without a securityContext in the namespace: %v", err)
+	}
+}
+
+func testSecondRelease(l *lab) {
+	l.step("helm install of the whole chart again")
+	_, err := l.helm("install", "second", chartFolder, "--namespace", "second", "--create-namespace", "--values", l.values, "--wait=false")
+	if err == nil || !strings.Contains(err.Error(), "cannot be imported into the current release") {
+		l.t.Errorf("a second release of everything: %v", err)
+	}
+	l.step("helm install of another controller")
+	_, err = l.helm("install", "another", chartFolder, "--namespace", "second", "--create-namespace", "--values", l.values,
+		"--set", "guard.enabled=false,crds.enabled=false", "--wait=false")
+	for _, part := range []string{"second-workload", namespace + "/" + release} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			l.t.Errorf("a second release of the controller: %v, want %q", err, part)
+		}
+	}
+	l.t.Logf("the guard says: %v", err)
+	for _, name := range []string{"another", "second"} {
+		// Helm keeps a record of what failed.
+		if output, err := l.helm("uninstall", name, "--namespace", "second", "--ignore-not-found"); err != nil {
+			l.t.Errorf("%v: %s", err, output)
+		}
+	}
+	l.wantHolder(namespace + "/" + release)
+}
+
+func testUpgrade(l *lab) {
+	before := l.kubectl("get", "singletonpolicy", release, "-o", "jsonpath={.metadata.uid} {.status.holder.uid}")
+	l.step("helm upgrade to the present version")
+	l.mustHelm(l.release("upgrade", chartFolder, "--wait", "--set", "guard.podAnnotations.upgraded=yes")...)
+	if names := l.kubectl("get", "crd", "singletonpolicies.guard.metacontroller.io", "-o", "jsonpath={.spec.names.shortNames}"); strings.Contains(names, "old-") {
+		l.t.Errorf("the CRD was not upgraded: its short names are %s", names)
+	}
+	if after := l.kubectl("get", "singletonpolicy", release, "-o", "jsonpath={.metadata.uid} {.status.holder.uid}"); after != before {
+		l.t.Errorf("the policy and its holder were %q and are %q", before, after)
+	}
+	l.wantCABundle(l.ca.CertPEM())
+	l.wantEnforced()
+	l.step("helm upgrade once more, with nothing new")
+	l.mustHelm(l.release("upgrade", chartFolder, "--wait", "--set", "guard.podAnnotations.upgraded=yes")...)
+	l.wantEnforced()
+}
+
+// guards are the ready Pods of the guard, by node.
+func (l *lab) guards() map[string][]string {
+	l.t.Helper()
+	pods, err := l.clients.CoreV1().Pods(namespace).List(l.t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=metacontroller-guard"})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	all := map[string][]string{}
+	for _, pod := range pods.Items {
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil {
+				all[pod.Spec.NodeName] = append(all[pod.Spec.NodeName], pod.Name)
+			}
+		}
+		if pod.Spec.Priority == nil || *pod.Spec.Priority < 2_000_000_000 {
+			l.t.Errorf("Pod %s has priority %v", pod.Name, pod.Spec.Priority)
+		}
+	}
+	return all
+}
+
+func (l *lab) wantGuards(want int) {
+	l.t.Helper()
+	l.eventually(func() error {
+		count := 0
+		for _, pods := range l.guards() {
+			count += len(pods)
+		}
+		if count != want {
+			return fmt.Errorf("%d guards are ready, want %d", count, want)
+		}
+		return nil
+	})
+}
+
+func testDrain(l *lab) {
+	l.wantGuards(2)
+	l.step("evict two guards at once")
+	var outcomes []string
+	for _, pods := range l.guards() {
+		for _, pod := range pods {
+			err := l.clients.PolicyV1().Evictions(namespace).Evict(l.t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod}})
+			switch {
+			case err == nil:
+				outcomes = append(outcomes, "evicted")
+			case apierrors.IsTooManyRequests(err):
+				outcomes = append(outcomes, "kept")
+			default:
+				l.t.Fatal(err)
+			}
+		}
+	}
+	if strings.Join(outcomes, " ") != "evicted kept" {
+		l.t.Errorf("two evictions at once: %v", outcomes)
+	}
+	l.wantGuards(2)
+	for _, node := range []string{"local-a", "local-b"} {
+		l.step("drain " + node + ": the other one alone is a cluster of one node")
+		l.kubectl("drain", node, "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout="+waitLimit.String())
+		l.wantGuards(2)
+		l.wantEnforced()
+		l.kubectl("uncordon", node)
+	}
+	l.eventually(func() error {
+		_, err := l.cluster.Kubectl.Run(l.t.Context(), "rollout", "status", "-n", namespace, "statefulset/"+release, "--timeout=1s")
+		return err
+	})
+	l.wantHolder(namespace + "/" + release)
+}
+
+func testUninstall(l *lab) {
+	l.step("helm uninstall")
+	output := l.mustHelm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", helmLimit)
+	if !strings.Contains(output, "kept due to the resource policy") {
+		l.t.Errorf("Helm does not say what it kept:\n%s", output)
+	}
+	l.wantNothingLeft("customresourcedefinitions")
+	for _, kind := range []string{"Deployment", "StatefulSet"} {
+		l.eventually(func() error { return l.stranger(kind) })
+	}
+}
+
+func testUninstallWithDefinitions(l *lab) {
+	l.step("helm install, with the CRDs of the release before")
+	l.mustHelm(l.release("install", chartFolder, "--wait", "--set", "crds.keep=false")...)
+	l.wantHolder(namespace + "/" + release)
+	l.wantEnforced()
+	l.step("the CRD cannot be deleted while the guard is installed")
+	if output, err := l.cluster.Kubectl.Run(l.t.Context(), "delete", "crd", "singletonpolicies.guard.metacontroller.io"); err == nil || !strings.Contains(err.Error(), "[protected]") {
+		l.t.Errorf("%v: %s", err, output)
+	}
+	l.step("helm uninstall with the CRDs")
+	l.mustHelm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", helmLimit)
+	l.wantNothingLeft()
+}
+
+// oneLiner is what the notes say to run when the namespace was deleted.
+func oneLiner(l *lab, notes string) []string {
+	l.t.Helper()
+	for line := range strings.Lines(notes) {
+		if command := strings.TrimSpace(line); strings.HasPrefix(command, "kubectl delete ") {
+			return strings.Fields(command)[1:]
+		}
+	}
+	l.t.Fatalf("the notes say no command:\n%s", notes)
+	return nil
+}
+
+func testNamespaceDeleted(l *lab) {
+	l.step("helm install")
+	notes := l.mustHelm(l.release("install", chartFolder, "--wait")...)
+	l.wantHolder(namespace + "/" + release)
+	l.wantEnforced()
+	l.step("delete the namespace, by force")
+	l.kubectl("delete", "namespace", namespace, "--force", "--grace-period=0", "--wait=false")
+	l.kubectl("delete", "pods", "--all", "-n", namespace, "--force", "--grace-period=0", "--wait=false")
+	l.eventually(func() error {
+		if _, err := l.clients.CoreV1().Namespaces().Get(l.t.Context(), namespace, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the namespace is there: %v", err)
+		}
+		return nil
+	})
+	l.step("run what the notes say")
+	l.kubectl(oneLiner(l, notes)...)
+	for _, kind := range []string{"Deployment", "StatefulSet"} {
+		l.eventually(func() error { return l.stranger(kind) })
+	}
+	l.step("install again, over what Helm has lost sight of")
+	l.namespace(namespace)
+	l.mustHelm(l.release("install", chartFolder, "--wait", "--take-ownership")...)
+	l.wantHolder(namespace + "/" + release)
+	l.mustHelm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", helmLimit)
+}
+
+// testNoCABundle is an install while the CA injector is down: the guard runs, and no
+// API server can call it.
+func testNoCABundle(l *lab) {
+	l.step("helm install, where nobody fills in the caBundle")
+	folder := filepath.Join(l.t.TempDir(), "chart")
+	if err := os.CopyFS(folder, os.DirFS(filepath.Join(l.cluster.Root, chartFolder))); err != nil {
+		l.t.Fatal(err)
+	}
+	// With its CRDs and without its Pods cert-manager takes objects, and does nothing.
+	l.mustCertManagerDefinitions()
+	_, err := l.helm(l.release("install", folder, "--wait", "--set", "tls.source=cert-manager,check.backoffLimit=0,check.activeDeadlineSeconds=120")...)
+	if err == nil {
+		l.t.Fatal("the install succeeded, though no API server can call the guard")
+	}
+	l.t.Logf("helm says: %v", err)
+	for _, part := range []string{"metacontroller-guard-check", "caBundle"} {
+		if !strings.Contains(err.Error(), part) {
+			l.t.Errorf("the error does not say %q", part)
+		}
+	}
+	l.step("nobody else is blocked, and a second instance is refused all the same")
+	if err := l.stranger("Deployment"); err == nil {
+		l.t.Error("a second workload was let in")
+	}
+	l.mustHelm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", helmLimit)
+}
+
+// testGuardAlone is the guard beside a Metacontroller of somebody else.
+func testGuardAlone(l *lab) {
+	l.step("a public Metacontroller")
+	l.kubectl("create", "namespace", "public")
+	l.kubectl("apply", "-f", l.file(`
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: metacontroller, namespace: public}
+spec:
+  replicas: 1
+  serviceName: ""
+  selector: {matchLabels: {app: metacontroller}}
+  template:
+    metadata: {labels: {app: metacontroller}}
+    spec:
+      containers: [{name: metacontroller, image: "ghcr.io/metacontroller/metacontroller:v4.17.2"}]
+`))
+	l.eventually(func() error {
+		_, err := l.clients.CoreV1().Pods("public").Get(l.t.Context(), "metacontroller-0", metav1.GetOptions{})
+		return err
+	})
+	l.step("helm install of the guard alone")
+	l.mustHelm(l.release("install", chartFolder, "--wait", "--set", "controller.enabled=false")...)
+	l.wantHolder("public/metacontroller")
+	l.wantEnforced()
+	l.mustHelm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", helmLimit)
+	l.kubectl("delete", "namespace", "public", "--wait=false")
+}
+
+// mustCertManagerDefinitions applies definitions of the kinds that the chart uses.
+func (l *lab) mustCertManagerDefinitions() {
+	l.t.Helper()
+	for _, kind := range []string{"Certificate", "Issuer"} {
+		plural := strings.ToLower(kind) + "s"
+		definition, err := yaml.Marshal(map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+			"metadata": map[string]any{"name": plural + ".cert-manager.io"},
+			"spec": map[string]any{
+				"group": "cert-manager.io", "scope": "Namespaced",
+				"names": map[string]any{"kind": kind, "plural": plural, "singular": strings.ToLower(kind)},
+				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{
+					"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+				}}},
+			},
+		})
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		if err := l.cluster.Apply(l.t.Context(), definition); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	// What Helm asks for kinds may be a moment old.
+	l.eventually(func() error {
+		_, err := l.cluster.Kubectl.Run(l.t.Context(), "get", "certificates.cert-manager.io,issuers.cert-manager.io", "-n", namespace)
+		return err
+	})
+}
+
