@@ -8,6 +8,10 @@ LDFLAGS  = -s -w -X github.com/metacontroller-solo/solo/pkg/version.version=$(VE
 # Where a local cluster keeps its data, certificates and logs.
 RUN_DIR ?= .run
 
+# Where the guard's certificate comes from in a local cluster: local, cert-manager
+# or self-managed.
+TLS ?= local
+
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
 
@@ -28,11 +32,11 @@ help: ## Show the targets
 
 .PHONY: run
 run: ## Start a cluster on this machine, install the product, show it, keep it running until Ctrl-C
-	@$(GO) build -o bin/local ./test/local && exec bin/local run --dir $(RUN_DIR)
+	@$(GO) build -o bin/local ./test/local && exec bin/local run --dir $(RUN_DIR) --tls $(TLS)
 
 .PHONY: demo
 demo: ## The same unattended, in a throwaway folder: exits non-zero on the first step that is wrong
-	@$(GO) build -o bin/local ./test/local && exec bin/local demo
+	@$(GO) build -o bin/local ./test/local && exec bin/local demo --tls $(TLS)
 
 .PHONY: sample
 sample: ## Install SAMPLE=name of config/samples, with its example, in the cluster of make run
@@ -50,7 +54,7 @@ build: ## Build controller and guard into bin/
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/controller ./cmd/guard
 
 .PHONY: controlplane
-controlplane: ## Build etcd and the Kubernetes programs into the cache folder (or check KUBEBUILDER_ASSETS)
+controlplane: ## Build etcd, the Kubernetes programs (or check KUBEBUILDER_ASSETS) and cert-manager into the cache folder
 	@$(GO) run ./test/kit/assets
 
 ##@ Check
@@ -69,6 +73,13 @@ FAULT_KILLS ?= 50
 .PHONY: test-faults
 test-faults: controlplane ## The long form of the fault suite: FAULT_KILLS kills, outages of 30 s and more; FAULT_SEED repeats one
 	FAULT_LONG=1 FAULT_KILLS=$(FAULT_KILLS) $(GO) test -count 1 -timeout 90m -v ./test/integration/faults
+
+# How many Pods make test-scale creates.
+SCALE_PODS ?= 50000
+
+.PHONY: test-scale
+test-scale: controlplane ## Measure the guard's memory and time beside SCALE_PODS Pods; part of make test with 2000
+	GUARD_SCALE_PODS=$(SCALE_PODS) $(GO) test -count 1 -timeout 60m -v ./test/integration/scale
 
 .PHONY: samples
 samples: controlplane ## Run every sample of config/samples end to end in a throwaway local cluster; part of make test
@@ -117,6 +128,7 @@ verify: generate ## Fail if a generated file is not what the sources say, or a m
 	@test -z "$$(git ls-files --others --exclude-standard -- pkg config)" || { git ls-files --others --exclude-standard -- pkg config; echo 'generated files are not committed: run "make generate" and add them' >&2; exit 1; }
 	$(GO) mod tidy -diff
 	cd test/controlplane && $(GO) mod tidy -diff
+	cd test/certmanager && $(GO) mod tidy -diff
 	cd test/tools && $(GO) mod tidy -diff
 	cd test/helm && $(GO) mod tidy -diff
 

@@ -8,5 +8,5 @@ import (
 )
 
 func main() {
-	os.Exit(app.Main(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(app.Main(os.Args, app.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }

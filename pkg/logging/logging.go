@@ -34,6 +34,12 @@ const (
 	KeyEpoch      = "epoch"
 	KeyReason     = "reason"
 	KeyCount      = "count"
+	KeyFinding    = "finding"
+	KeySeverity   = "severity"
+	KeyObject     = "object"
+	KeyChanges    = "changes"
+	KeySerial     = "serial"
+	KeyVerdict    = "verdict"
 )
 
 // BindFlags adds the --zap-* flags and returns the options that they fill.

@@ -136,3 +136,11 @@ func Refers(ref *metav1.OwnerReference, kind schema.GroupKind) bool {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	return err == nil && gv.Group == kind.Group
 }
+
+// LeftBehind says whether the controller of a child was an earlier object of the
+// parent's kind and name: one that is gone, for two of one name cannot be.
+func LeftBehind(child, parent *Object) bool {
+	ref := ControllerOf(child)
+	return ref != nil && ref.UID != parent.UID() && ref.Name == parent.Name() && Refers(ref, parent.GroupVersionKind().GroupKind()) &&
+		(parent.Namespace() == "" || parent.Namespace() == child.Namespace())
+}

@@ -476,3 +476,35 @@ func FuzzFromJSON(f *testing.F) {
 		}
 	})
 }
+
+func TestLeftBehind(t *testing.T) {
+	child := func(namespace, owner string) *object.Object {
+		return parse(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","namespace":"`+namespace+`","ownerReferences":[`+owner+`]}}`)
+	}
+	const (
+		before = `{"apiVersion":"demo/v1","kind":"Thing","name":"a","uid":"before","controller":true}`
+		now    = `{"apiVersion":"demo/v1","kind":"Thing","name":"a","uid":"now","controller":true}`
+	)
+	inNamespace := parse(t, `{"apiVersion":"demo/v2","kind":"Thing","metadata":{"name":"a","namespace":"ns","uid":"now"}}`)
+	ofCluster := parse(t, `{"apiVersion":"demo/v1","kind":"Thing","metadata":{"name":"a","uid":"now"}}`)
+	for _, c := range []struct {
+		reason string
+		child  *object.Object
+		parent *object.Object
+		want   bool
+	}{
+		{"of an earlier one", child("ns", before), inNamespace, true},
+		{"of an earlier one of the cluster", child("ns", before), ofCluster, true},
+		{"its own", child("ns", now), inNamespace, false},
+		{"of one in another namespace", child("other", before), inNamespace, false},
+		{"of another name", child("ns", strings.Replace(before, `"a"`, `"b"`, 1)), inNamespace, false},
+		{"of another kind", child("ns", strings.Replace(before, "Thing", "Other", 1)), inNamespace, false},
+		{"of another group", child("ns", strings.Replace(before, "demo/", "else/", 1)), inNamespace, false},
+		{"an owner that does not control", child("ns", strings.Replace(before, "true", "false", 1)), inNamespace, false},
+		{"nobody's", child("ns", ""), inNamespace, false},
+	} {
+		if got := object.LeftBehind(c.child, c.parent); got != c.want {
+			t.Errorf("%s: %v", c.reason, got)
+		}
+	}
+}

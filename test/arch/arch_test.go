@@ -44,6 +44,7 @@ var table = []row{
 	{"pkg/logging", words},
 	{"pkg/metrics", words},
 	{"pkg/version", words},
+	{"config/crd", words},
 
 	{"pkg/controller/hook", rules},
 	{"pkg/controller/hook/wire", rules},
@@ -58,6 +59,8 @@ var table = []row{
 	{"pkg/guard/attempt", rules},
 	{"pkg/guard/decide", rules},
 	{"pkg/guard/shard", rules},
+	{"pkg/guard/inspect", rules},
+	{"pkg/guard/certificate", rules},
 
 	{"pkg/controller/apply", work},
 	{"pkg/controller/syncer", work},
@@ -67,6 +70,12 @@ var table = []row{
 	{"pkg/controller/decorator", work},
 	{"pkg/guard/webhook", work},
 	{"pkg/guard/claim", work},
+	{"pkg/guard/manifest", work},
+	{"pkg/guard/finding", work},
+	{"pkg/guard/check", work},
+	{"pkg/guard/explain", work},
+	{"pkg/guard/verify", work},
+	{"pkg/guard/scan", work},
 
 	{"pkg/controller/hook/call", adapters},
 	{"pkg/controller/discovery", adapters},
@@ -74,7 +83,10 @@ var table = []row{
 	{"pkg/controller/cluster", adapters},
 	{"pkg/singleton", adapters},
 	{"pkg/guard/audit", adapters},
+	{"pkg/guard/owner", adapters},
+	{"pkg/guard/announce", adapters},
 	{"pkg/guard/pin", adapters},
+	{"pkg/guard/serving", adapters},
 
 	{"cmd/...", joins},
 	{"test/...", tests},

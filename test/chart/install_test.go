@@ -11,7 +11,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
+	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 // long says whether to run the parts that take minutes; see make chart-test.
@@ -304,13 +304,8 @@ func testNamespaceDeleted(l *lab) {
 // API server can call it.
 func testNoCABundle(l *lab) {
 	l.step("helm install, where nobody fills in the caBundle")
-	folder := filepath.Join(l.t.TempDir(), "chart")
-	if err := os.CopyFS(folder, os.DirFS(filepath.Join(l.cluster.Root, chartFolder))); err != nil {
-		l.t.Fatal(err)
-	}
-	// With its CRDs and without its Pods cert-manager takes objects, and does nothing.
 	l.mustCertManagerDefinitions()
-	_, err := l.helm(l.release("install", folder, "--wait", "--set", "tls.source=cert-manager,check.backoffLimit=0,check.activeDeadlineSeconds=120")...)
+	_, err := l.helm(l.release("install", chartFolder, "--wait", "--set", "tls.source=cert-manager,check.backoffLimit=0,check.activeDeadlineSeconds=120")...)
 	if err == nil {
 		l.t.Fatal("the install succeeded, though no API server can call the guard")
 	}
@@ -356,28 +351,16 @@ spec:
 	l.kubectl("delete", "namespace", "public", "--wait=false")
 }
 
-// mustCertManagerDefinitions applies definitions of the kinds that the chart uses.
+// mustCertManagerDefinitions applies cert-manager's CRDs, without the program: there
+// are Certificates then, and nobody who issues them or fills in a caBundle.
 func (l *lab) mustCertManagerDefinitions() {
 	l.t.Helper()
-	for _, kind := range []string{"Certificate", "Issuer"} {
-		plural := strings.ToLower(kind) + "s"
-		definition, err := yaml.Marshal(map[string]any{
-			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-			"metadata": map[string]any{"name": plural + ".cert-manager.io"},
-			"spec": map[string]any{
-				"group": "cert-manager.io", "scope": "Namespaced",
-				"names": map[string]any{"kind": kind, "plural": plural, "singular": strings.ToLower(kind)},
-				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{
-					"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true},
-				}}},
-			},
-		})
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		if err := l.cluster.Apply(l.t.Context(), definition); err != nil {
-			l.t.Fatal(err)
-		}
+	definitions, err := kit.CertManagerCRDs(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := l.cluster.Apply(l.t.Context(), definitions); err != nil {
+		l.t.Fatal(err)
 	}
 	// What Helm asks for kinds may be a moment old.
 	l.eventually(func() error {

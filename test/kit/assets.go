@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,10 +71,12 @@ func Assets(ctx context.Context, progress io.Writer) (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	b := builder{module: filepath.Join(root, controlPlaneModule), programs: programs, progress: progress}
-	if b.versions, err = moduleVersions(ctx, filepath.Join(b.module, "go.mod")); err != nil {
+	b := builder{what: "the control plane", module: filepath.Join(root, controlPlaneModule), programs: programs, progress: progress}
+	if b.versions, err = moduleVersions(ctx, b.module, b.programs); err != nil {
 		return "", err
 	}
+	b.flags = []string{"-trimpath", "-ldflags", linkerFlags(b.versions[kubernetesModule])}
+	b.env = []string{"CGO_ENABLED=0"}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("cannot find the cache folder: %w; set %s to a folder with the control plane's programs", err, AssetsEnv)
@@ -130,8 +133,10 @@ func checkProgram(path string) error {
 	return nil
 }
 
-// moduleVersions reads which version of which module a go.mod file requires.
-func moduleVersions(ctx context.Context, goMod string) (map[string]string, error) {
+// moduleVersions reads which version of which module the module in a folder
+// requires. Those of the programs must be among them.
+func moduleVersions(ctx context.Context, module string, programs []program) (map[string]string, error) {
+	goMod := filepath.Join(module, "go.mod")
 	ctx, cancel := context.WithTimeout(ctx, goCommandLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "mod", "edit", "-json", goMod)
@@ -171,10 +176,13 @@ func goError(what string, err error, detail string) error {
 
 // builder builds programs into the cache folder.
 type builder struct {
+	what     string // is built, for messages
 	module   string // folder of the nested module
 	dir      string // folder of the programs
 	programs []program
 	versions map[string]string
+	flags    []string // of go build, beside the output
+	env      []string // beside this process's own
 	progress io.Writer
 }
 
@@ -235,11 +243,11 @@ func (b builder) lock(ctx context.Context) (*process.Lock, error) {
 	lock, err := process.Acquire(once, path)
 	var locked *process.LockedError
 	if errors.As(err, &locked) {
-		b.say("waiting for process %d, which builds the control plane into %s", locked.Pid, b.dir)
+		b.say("waiting for process %d, which builds %s into %s", locked.Pid, b.what, b.dir)
 		lock, err = process.Acquire(ctx, path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot build the control plane: %w", err)
+		return nil, fmt.Errorf("cannot build %s: %w", b.what, err)
 	}
 	return lock, nil
 }
@@ -263,9 +271,9 @@ func (b builder) build(ctx context.Context, p program) error {
 	run, err := process.Start(process.Spec{
 		Name: "go build",
 		Path: goProgram,
-		Args: []string{"build", "-trimpath", "-ldflags", linkerFlags(b.versions[kubernetesModule]), "-o", built, p.pkg},
+		Args: slices.Concat([]string{"build"}, b.flags, []string{"-o", built, p.pkg}),
 		// The build must not depend on whose build this is part of.
-		Env: append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH),
+		Env: slices.Concat(os.Environ(), b.env, []string{"GOWORK=off", "GOOS=" + runtime.GOOS, "GOARCH=" + runtime.GOARCH}),
 		Dir: b.module,
 	})
 	if err != nil {

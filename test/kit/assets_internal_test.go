@@ -21,6 +21,7 @@ func smallBuilder(t *testing.T, source string) builder {
 		}
 	}
 	return builder{
+		what:     "hello",
 		module:   dir,
 		dir:      filepath.Join(t.TempDir(), "cache"),
 		programs: []program{{name: "hello", module: module, pkg: module, duration: "no time"}},
@@ -85,7 +86,7 @@ func TestBuildFails(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "go command is not in PATH") {
 			t.Errorf("got %v", err)
 		}
-		if _, err := moduleVersions(t.Context(), filepath.Join(b.module, "go.mod")); err == nil || !strings.Contains(err.Error(), "go command is not in PATH") {
+		if _, err := moduleVersions(t.Context(), b.module, b.programs); err == nil || !strings.Contains(err.Error(), "go command is not in PATH") {
 			t.Errorf("versions: %v", err)
 		}
 	})
@@ -103,7 +104,7 @@ func TestVersionsComeFromTheModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	versions, err := moduleVersions(t.Context(), filepath.Join(root, controlPlaneModule, "go.mod"))
+	versions, err := moduleVersions(t.Context(), filepath.Join(root, controlPlaneModule), programs)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,12 +2,9 @@ package kit
 
 import (
 	"context"
-	"crypto/tls"
 	"net"
-	"net/http"
 	"path/filepath"
 	"strconv"
-	"time"
 )
 
 const (
@@ -288,22 +285,6 @@ func (cp *ControlPlane) scheduler() component {
 		program: schedulerProgram,
 		args:    append(args, cp.options.SchedulerArgs...),
 		ready:   answers200(httpClient(cp.pki.cluster, nil), httpsURL(port)+"/readyz"),
-	}
-}
-
-// httpClient trusts one authority, and shows a certificate if there is one. It
-// keeps no connection: it is for checks, whose servers come and go.
-func httpClient(ca *CA, client *KeyPair) *http.Client {
-	config := &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS12}
-	if client != nil {
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			cert, err := client.TLS()
-			return &cert, err
-		}
-	}
-	return &http.Client{
-		Timeout:   10 * time.Second,
-		Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true},
 	}
 }
 

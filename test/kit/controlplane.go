@@ -1,18 +1,14 @@
 package kit
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,7 +25,8 @@ const (
 	ServiceCIDR = "127.96.0.0/16"
 
 	// startLimit bounds the start of one program until it is ready.
-	startLimit = 90 * time.Second
+	// A busy machine needs its time.
+	startLimit = 3 * time.Minute
 	// startTries is how often a start is begun again because someone else took a
 	// port between its choice and its use.
 	startTries = 3
@@ -395,145 +392,8 @@ func (cp *ControlPlane) stopAll() {
 	}
 }
 
-// KillAPIServer ends an API server with SIGKILL.
-func (cp *ControlPlane) KillAPIServer(server int) { cp.kill(apiServerName(server)) }
-
-// RestartAPIServer starts an API server again, on its old port, and waits until
-// it is ready; one that runs is stopped before.
-func (cp *ControlPlane) RestartAPIServer(ctx context.Context, server int) error {
-	return cp.restart(ctx, cp.apiServer(server))
-}
-
-// StopAPIServer asks an API server to end, and returns when it has.
-func (cp *ControlPlane) StopAPIServer(server int) {
-	if proc := cp.expectEnd(apiServerName(server)); proc != nil {
-		proc.Stop()
-	}
-}
-
-// PauseEtcd stops etcd where it is (SIGSTOP): connections stay open, and nothing
-// is answered.
-func (cp *ControlPlane) PauseEtcd() error { return cp.signal(etcdProgram, syscall.SIGSTOP) }
-
-// ResumeEtcd ends PauseEtcd.
-func (cp *ControlPlane) ResumeEtcd() error { return cp.signal(etcdProgram, syscall.SIGCONT) }
-
-func (cp *ControlPlane) signal(name string, sig syscall.Signal) error {
-	cp.mu.Lock()
-	inst := cp.running[name]
-	cp.mu.Unlock()
-	if inst == nil {
-		return fmt.Errorf("cannot signal %s: it was never started", name)
-	}
-	return inst.proc.Signal(sig)
-}
-
-// CompactEtcd makes etcd forget all but the newest state of each object.
-func (cp *ControlPlane) CompactEtcd(ctx context.Context) error {
-	client, at := httpClient(cp.pki.etcd, &cp.pki.etcdClient), httpsURL(cp.ports[etcdProgram])
-	var now struct {
-		Header struct {
-			Revision string `json:"revision"`
-		} `json:"header"`
-	}
-	if err := postJSON(ctx, client, at+"/v3/kv/range", map[string]any{"key": "AA==", "limit": "1"}, &now); err != nil {
-		return fmt.Errorf("cannot ask etcd for its revision: %w", err)
-	}
-	if err := postJSON(ctx, client, at+"/v3/kv/compaction", map[string]any{"revision": now.Header.Revision, "physical": true}, nil); err != nil {
-		return fmt.Errorf("cannot compact etcd: %w", err)
-	}
-	return nil
-}
-
-// StopEtcd ends etcd with SIGKILL: the API servers stay up and fail.
-func (cp *ControlPlane) StopEtcd() { cp.kill(etcdProgram) }
-
-// StartEtcd starts etcd again, on its old port and data, and waits until it is
-// ready.
-func (cp *ControlPlane) StartEtcd(ctx context.Context) error { return cp.restart(ctx, cp.etcd()) }
-
-// StopControllers ends kube-controller-manager and kube-scheduler.
-func (cp *ControlPlane) StopControllers() {
-	cp.kill(controllerManagerProgram)
-	cp.kill(schedulerProgram)
-}
-
-// StartControllers starts kube-controller-manager and kube-scheduler again.
-func (cp *ControlPlane) StartControllers(ctx context.Context) error {
-	if err := cp.restart(ctx, cp.controllerManager()); err != nil {
-		return err
-	}
-	return cp.restart(ctx, cp.scheduler())
-}
-
-func (cp *ControlPlane) kill(name string) {
-	if proc := cp.expectEnd(name); proc != nil {
-		proc.Kill()
-	}
-}
-
-func (cp *ControlPlane) restart(ctx context.Context, c component) error {
-	if proc := cp.expectEnd(c.name); proc != nil {
-		proc.Stop()
-	}
-	return cp.startComponent(ctx, c)
-}
-
 func (cp *ControlPlane) say(format string, args ...any) {
 	if cp.options.Log != nil {
 		_, _ = fmt.Fprintf(cp.options.Log, format+"\n", args...)
-	}
-}
-
-// postJSON posts to etcd's JSON gateway.
-func postJSON(ctx context.Context, client *http.Client, url string, body, into any) error {
-	content, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(content))
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s: %s", url, resp.Status, strings.TrimSpace(string(answer)))
-	}
-	if into == nil {
-		return nil
-	}
-	return json.Unmarshal(answer, into)
-}
-
-// answers200 is a readiness check: a GET of the URL answers 200.
-func answers200(client *http.Client, url string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = resp.Body.Close() }()
-		body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-		if err != nil {
-			return err
-		}
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s answers %s: %s", url, resp.Status, strings.TrimSpace(string(body)))
-		}
-		return nil
 	}
 }

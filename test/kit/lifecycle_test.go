@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/metacontroller-solo/solo/test/kit"
@@ -70,23 +69,25 @@ func unused(t *testing.T, dir string, wait time.Duration) {
 }
 
 func TestPersistent(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
-	options := kit.Options{Dir: dir, Persistent: true, Log: t.Output()}
+	options := kit.Options{Dir: dir, Persistent: true, WithoutControllers: true, Log: t.Output()}
 	cp := start(t, options)
-	namespaces := clients(t, cp.AdminConfig(0)).CoreV1().Namespaces()
-	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
+	core := clients(t, cp.AdminConfig(0)).CoreV1()
+	if _, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := core.ServiceAccounts("kept").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "app"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	kubeconfig, err := os.ReadFile(cp.Kubeconfig(0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The controller manager makes the service account when it gets to it.
-	var token *rest.Config
-	kit.Eventually(t, 30*time.Second, func() (err error) {
-		token, err = cp.TokenConfig(t.Context(), "kube-system", "default")
-		return err
-	})
+	token, err := cp.TokenConfig(t.Context(), "kept", "app")
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	if _, err := kit.Start(t.Context(), options); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("locked by process %d", os.Getpid())) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a second run in the folder: %v", err)
@@ -109,6 +110,7 @@ func TestPersistent(t *testing.T) {
 }
 
 func TestBusyPort(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -144,6 +146,7 @@ func TestBusyPort(t *testing.T) {
 // A program that does not come up is told with its last words, and takes the
 // others with it.
 func TestProgramDoesNotStart(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		options kit.Options
@@ -176,6 +179,7 @@ func TestProgramDoesNotStart(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	cp := start(t, kit.Options{APIServers: 2})
 	works := func(server int) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -216,7 +220,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// A program that dies is told, and a temporary folder goes with what is left.
 func TestFailedTellsOfADeadProgram(t *testing.T) {
+	t.Parallel()
 	cp := start(t, kit.Options{WithoutControllers: true})
 	if err := syscall.Kill(cp.Pid("etcd"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -229,10 +235,9 @@ func TestFailedTellsOfADeadProgram(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("nothing was told")
 	}
-}
-
-func TestTemporaryFolderIsRemoved(t *testing.T) {
-	cp := start(t, kit.Options{WithoutControllers: true})
+	if _, err := os.Stat(cp.Dir()); err != nil {
+		t.Error(err)
+	}
 	cp.Stop()
 	if _, err := os.Stat(cp.Dir()); !os.IsNotExist(err) {
 		t.Errorf("%s: %v", cp.Dir(), err)

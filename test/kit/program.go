@@ -40,10 +40,6 @@ func Build(t testing.TB, pkg string) string {
 }
 
 func buildProgram(pkg string) (string, error) {
-	root, err := Root()
-	if err != nil {
-		return "", err
-	}
 	// A folder of this process, so that two runs cannot give each other programs
 	// of different source.
 	dir, err := os.MkdirTemp("", "program-")
@@ -52,16 +48,33 @@ func buildProgram(pkg string) (string, error) {
 	}
 	programDirs.add(dir)
 	path := filepath.Join(dir, filepath.Base(pkg))
-	args := []string{"build", "-o", path}
+	return path, BuildTo(context.Background(), pkg, path)
+}
+
+// BuildTo builds a program of this project into a file, whose path is absolute; see
+// Build.
+//
+// "go run" keeps what it has linked in Go's build cache, as "go build" does not: a
+// program whose source is the same is not linked anew for each suite. What it runs
+// here is a copy of the program to its place.
+func BuildTo(ctx context.Context, pkg, path string) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	args := []string{"run", "-exec", "cp -f"}
 	if raceDetector {
 		args = append(args, "-race")
 	}
-	cmd := exec.Command("go", append(args, pkg)...)
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg, path)...)
 	cmd.Dir = root
 	if output, err := cmd.CombinedOutput(); err != nil {
-		return "", goError("build "+pkg, err, string(output))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return goError("build "+pkg, err, string(output))
 	}
-	return path, nil
+	return nil
 }
 
 // dirs are folders to remove at the end.
@@ -232,4 +245,15 @@ func (o *output) find(text string) (string, bool) {
 func lastLines(s string, n int) string {
 	lines := strings.SplitAfter(s, "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "")
+}
+
+// TempDir makes a folder that lasts as long as the tests of a package; Main removes
+// it. It is for what a control plane needs before any test runs.
+func TempDir(pattern string) (string, error) {
+	dir, err := os.MkdirTemp("", pattern)
+	if err != nil {
+		return "", fmt.Errorf("cannot create a folder: %w", err)
+	}
+	programDirs.add(dir)
+	return dir, nil
 }

@@ -50,13 +50,13 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	var dir string
+	var dir, tls string
 	run := &cobra.Command{
 		Use:   "run",
 		Short: "Start the cluster, show the product, keep running until Ctrl-C",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runUntilInterrupted(cmd.Context(), dir, newConsole(os.Stdout))
+			return runUntilInterrupted(cmd.Context(), dir, cluster.TLS(tls), newConsole(os.Stdout))
 		},
 	}
 	run.Flags().StringVar(&dir, "dir", ".run", "folder for data, certificates and logs; kept from run to run")
@@ -71,22 +71,24 @@ func command() *cobra.Command {
 	}
 	sample.Flags().StringVar(&dir, "dir", ".run", "the folder that was given to \"run\"")
 
-	root.AddCommand(run, sample,
-		&cobra.Command{
-			Use:   "demo",
-			Short: "Start a throwaway cluster, check every step of the demo, stop",
-			Args:  cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				return runDemo(cmd.Context(), newConsole(os.Stdout))
-			},
+	demo := &cobra.Command{
+		Use:   "demo",
+		Short: "Start a throwaway cluster, check every step of the demo, stop",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runDemo(cmd.Context(), cluster.TLS(tls), newConsole(os.Stdout))
 		},
-	)
+	}
+	for _, command := range []*cobra.Command{run, demo} {
+		command.Flags().StringVar(&tls, "tls", string(cluster.TLSLocal), "where the guard's certificate comes from: local, cert-manager or self-managed")
+	}
+	root.AddCommand(run, sample, demo)
 	return root
 }
 
 // prepare starts the cluster, with the product and the demo's hook in it.
-func prepare(ctx context.Context, dir string, console *console) (*demonstration, error) {
-	started, err := cluster.Start(ctx, cluster.Options{Dir: dir, Progress: console})
+func prepare(ctx context.Context, dir string, tls cluster.TLS, console *console) (*demonstration, error) {
+	started, err := cluster.Start(ctx, cluster.Options{Dir: dir, TLS: tls, Progress: console})
 	if err != nil {
 		return nil, err
 	}
@@ -103,8 +105,8 @@ func prepare(ctx context.Context, dir string, console *console) (*demonstration,
 }
 
 // runUntilInterrupted is make run.
-func runUntilInterrupted(ctx context.Context, dir string, console *console) error {
-	c, err := prepare(ctx, dir, console)
+func runUntilInterrupted(ctx context.Context, dir string, tls cluster.TLS, console *console) error {
+	c, err := prepare(ctx, dir, tls, console)
 	if err != nil {
 		return err
 	}
@@ -127,8 +129,8 @@ func runUntilInterrupted(ctx context.Context, dir string, console *console) erro
 }
 
 // runDemo is make demo.
-func runDemo(ctx context.Context, console *console) error {
-	c, err := prepare(ctx, "", console)
+func runDemo(ctx context.Context, tls cluster.TLS, console *console) error {
+	c, err := prepare(ctx, "", tls, console)
 	if err != nil {
 		return err
 	}

@@ -48,10 +48,6 @@ apiVersion: v1
 kind: Namespace
 metadata: {name: soak}
 ---
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: metacontroller, namespace: metacontroller}
----
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:

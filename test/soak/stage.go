@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -19,8 +18,6 @@ import (
 )
 
 const (
-	systemNamespace = "metacontroller"
-	account         = "metacontroller"
 	// readyLimit is how long the controller may take to answer at the start.
 	readyLimit = time.Minute
 	// endLimit is how long the end of a program takes after it answers no more.
@@ -46,27 +43,21 @@ func build(ctx context.Context, o options) (s *stage, err error) {
 			s.stop()
 		}
 	}()
-	root, err := kit.Root()
-	if err != nil {
-		return s, err
-	}
 	bin, err := os.MkdirTemp("", "soak-")
 	if err != nil {
 		return s, fmt.Errorf("cannot make a folder: %w", err)
 	}
 	s.stops = append(s.stops, func() { _ = os.RemoveAll(bin) })
 	program := filepath.Join(bin, "controller")
-	compile := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/controller")
-	compile.Dir = root
-	if output, err := compile.CombinedOutput(); err != nil {
-		return s, fmt.Errorf("cannot build the controller: %w\n%s", err, output)
+	if err := kit.BuildTo(ctx, "./cmd/controller", program); err != nil {
+		return s, err
 	}
 	if s.plane, err = kit.Start(ctx, kit.Options{Log: os.Stdout}); err != nil {
 		return s, err
 	}
 	s.stops = append(s.stops, s.plane.Stop)
 	s.config = s.plane.AdminConfig(0)
-	if err := install(ctx, s.config, root); err != nil {
+	if err := kit.InstallController(ctx, s.config); err != nil {
 		return s, err
 	}
 	if s.hooks, err = listen(); err != nil {
@@ -79,24 +70,10 @@ func build(ctx context.Context, o options) (s *stage, err error) {
 	return s, s.startController(ctx, program, bin, o.out)
 }
 
-// install applies what an administrator does: the CRDs and the rights.
-func install(ctx context.Context, config *rest.Config, root string) error {
-	for _, file := range []string{
-		"crd/metacontroller.k8s.io_compositecontrollers.yaml", "crd/metacontroller.k8s.io_decoratorcontrollers.yaml",
-		"crd/metacontroller.k8s.io_controllerrevisions.yaml",
-		"controller/namespace.yaml", "rbac/controller.yaml", "rbac/lease.yaml", "rbac/managed.yaml",
-	} {
-		if _, err := kit.ApplyFile(ctx, config, filepath.Join(root, "config", filepath.FromSlash(file))); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // startController starts the program under its service account and waits until it
 // answers.
 func (s *stage) startController(ctx context.Context, program, dir, out string) error {
-	config, err := s.plane.TokenConfig(ctx, systemNamespace, account)
+	config, err := s.plane.TokenConfig(ctx, kit.ControllerNamespace, kit.ControllerAccount)
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,10 @@
 package app
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -14,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
-	"github.com/metacontroller-solo/solo/pkg/guard/audit"
+	"github.com/metacontroller-solo/solo/pkg/guard/pin"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 )
 
@@ -24,15 +22,16 @@ type serveOptions struct {
 	policy             string
 	bindAddress        string
 	webhookPort        int
-	tlsCertDir         string
+	tls                tlsOptions
 	metricsBindAddress string
 	probeBindAddress   string
-	auditLog           string
+	audit              auditOptions
 	replica            string
 	shutdownDelay      time.Duration
 	requestTimeout     time.Duration
 	releaseDelay       time.Duration
 	policyMaxAge       time.Duration
+	webhookTimeout     int32
 	leaderElection     leaderElectionOptions
 	zap                *zap.Options
 }
@@ -46,13 +45,11 @@ type leaderElectionOptions struct {
 	retryPeriod   time.Duration
 }
 
-// Names of files and of the environment.
-const (
-	certFile = "tls.crt"
-	keyFile  = "tls.key"
-	// envPodName is set by the manifests, through the downward API.
-	envPodName = "POD_NAME"
-)
+// defaultLease is the name of the Lease that guards elect their leader on.
+const defaultLease = "metacontroller-guard"
+
+// envPodName is set by the manifests, through the downward API.
+const envPodName = "POD_NAME"
 
 // reservationMargin is how much longer a reservation lives than the API server
 // keeps a request.
@@ -66,20 +63,22 @@ func (o *serveOptions) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.policy, "policy", guardv1alpha1.DefaultPolicyName, "Name of the SingletonPolicy to judge by.")
 	flags.StringVar(&o.bindAddress, "bind-address", "", "IP address that the webhook listens on. Left out: all of them.")
 	flags.IntVar(&o.webhookPort, "webhook-port", 9443, "Port that the webhook listens on.")
-	flags.StringVar(&o.tlsCertDir, "tls-cert-dir", "/etc/metacontroller-guard/tls", "Folder with "+certFile+" and "+keyFile+" of the webhook. They are read again when they change.")
 	flags.StringVar(&o.metricsBindAddress, "metrics-bind-address", ":8080", "Address and port for metrics; 0 for none.")
 	flags.StringVar(&o.probeBindAddress, "health-probe-bind-address", ":8081", "Address and port for /healthz and /readyz; 0 for none.")
-	flags.StringVar(&o.auditLog, "audit-log", audit.StandardOutput, "File to which decisions are appended, one JSON object a line; - for standard output.")
+	o.audit.bind(flags)
 	flags.StringVar(&o.replica, "replica", "", "Name of this guard in the audit log. Left out: "+envPodName+", else the host's name.")
 	flags.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second, "How long requests are still taken after SIGTERM, while /readyz fails already.")
 	flags.DurationVar(&o.requestTimeout, "api-request-timeout", defaultRequestTimeout, "The API server's --request-timeout. A claim that has not become an object is given up "+reservationMargin.String()+" later.")
 	flags.DurationVar(&o.releaseDelay, "release-delay", defaultRequestTimeout+reservationMargin, "How long the pin is cleared before the slot is free: the time in which every API server has surely seen it, and has stored or given up what it had let in before.")
 	flags.DurationVar(&o.policyMaxAge, "policy-max-age", time.Second, "How old the policy may be that a request is judged by while the holder is bound; 0 reads it for every request. At most half of --release-delay.")
+	flags.Int32Var(&o.webhookTimeout, "expected-webhook-timeout-seconds", pin.DefaultTimeoutSeconds, "The timeout that the webhook configuration was rendered with (guard render --timeout-seconds). The scan reports another one.")
+
+	o.tls.bind(flags)
 
 	l := &o.leaderElection
 	flags.BoolVar(&l.enabled, "leader-elect", true, "Let one of several guards keep the status of the policy. All of them answer requests.")
-	flags.StringVar(&l.namespace, "leader-elect-resource-namespace", "metacontroller-guard", "Namespace of the Lease.")
-	flags.StringVar(&l.name, "leader-elect-resource-name", "metacontroller-guard", "Name of the Lease.")
+	flags.StringVar(&l.namespace, "leader-elect-resource-namespace", pin.DefaultNamespace, "Namespace of the Lease.")
+	flags.StringVar(&l.name, "leader-elect-resource-name", defaultLease, "Name of the Lease.")
 	flags.DurationVar(&l.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long others wait for a leader that is silent.")
 	flags.DurationVar(&l.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long the leader tries to renew before it gives up.")
 	flags.DurationVar(&l.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between tries.")
@@ -111,8 +110,6 @@ func (o *serveOptions) validate() error {
 		return fmt.Errorf("--bind-address %q is no IP address", o.bindAddress)
 	case o.webhookPort < 1 || o.webhookPort > 65535:
 		return fmt.Errorf("--webhook-port %d is no port, choose 1 to 65535", o.webhookPort)
-	case o.auditLog == "":
-		return errors.New("--audit-log is empty, use - for standard output, or a path")
 	case o.shutdownDelay < 0 || o.releaseDelay < 0:
 		return errors.New("--shutdown-delay and --release-delay must not be negative")
 	case o.policyMaxAge < 0 || o.policyMaxAge > o.releaseDelay/2:
@@ -120,6 +117,9 @@ func (o *serveOptions) validate() error {
 		return fmt.Errorf("--policy-max-age %s must not be negative, nor above half of --release-delay %s", o.policyMaxAge, o.releaseDelay)
 	case o.requestTimeout <= 0:
 		return errors.New("--api-request-timeout must be above 0")
+	}
+	if err := o.tls.validate(); err != nil {
+		return err
 	}
 	for flag, address := range map[string]string{
 		"--metrics-bind-address":      o.metricsBindAddress,
@@ -131,6 +131,9 @@ func (o *serveOptions) validate() error {
 		if _, _, err := net.SplitHostPort(address); err != nil {
 			return fmt.Errorf("%s %q is no address and port, write it like 127.0.0.1:8080", flag, address)
 		}
+	}
+	if err := o.audit.validate(); err != nil {
+		return err
 	}
 	l := o.leaderElection
 	if l.enabled && (l.namespace == "" || l.name == "") {
@@ -145,9 +148,8 @@ func (o *serveOptions) validate() error {
 // preflight finds what would fail later, so that it is said in one line before
 // anything is started.
 func (o *serveOptions) preflight() error {
-	cert, key := filepath.Join(o.tlsCertDir, certFile), filepath.Join(o.tlsCertDir, keyFile)
-	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
-		return fmt.Errorf("cannot load the webhook's certificate from %q: %w; put %s and %s there, or set --tls-cert-dir", o.tlsCertDir, err, certFile, keyFile)
+	if err := o.tls.preflight(); err != nil {
+		return err
 	}
 	addresses := []struct{ flag, address string }{
 		{"--webhook-port", net.JoinHostPort(o.bindAddress, strconv.Itoa(o.webhookPort))},

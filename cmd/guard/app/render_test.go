@@ -16,7 +16,7 @@ func TestRenderForAPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stdout, stderr bytes.Buffer
-		code := Main([]string{"render", "--policy-file=" + path}, &stdout, &stderr)
+		code := Main([]string{"guard", "render", "--policy-file=" + path}, Streams{Out: &stdout, Err: &stderr})
 		return code, stdout.String(), stderr.String()
 	}
 	const head = "apiVersion: guard.metacontroller.io/v1alpha1\nkind: SingletonPolicy\nmetadata: {name: ours}\n"

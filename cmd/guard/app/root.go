@@ -10,27 +10,60 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/metacontroller-solo/solo/pkg/version"
 )
 
 // Exit codes.
 const (
-	exitOK      = 0
+	exitOK = 0
+	// exitFailure is a violation that was found; of serve, any failure.
 	exitFailure = 1
-	exitUsage   = 2
+	// exitUsage is a command line, or input, that is no good.
+	exitUsage = 2
+	// exitUnreachable is a cluster that does not answer, or not this user.
+	exitUnreachable = 3
 )
 
-// usageError is a command line that cannot be run.
+const (
+	// programName is what the program is called, unless kubectl calls it.
+	programName = "guard"
+	// pluginPrefix begins the file names of kubectl's plugins.
+	pluginPrefix = "kubectl-"
+)
+
+// Streams are what the program reads and writes.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// usageError is a command line, or input, that nothing can be done with.
 type usageError struct{ err error }
 
 func (e usageError) Error() string { return e.err.Error() }
 func (e usageError) Unwrap() error { return e.err }
 
-// Main runs the command line and returns the exit code. SIGINT and SIGTERM end
-// it in good order; a second signal ends it at once.
-func Main(args []string, stdout, stderr io.Writer) int {
+// clusterError is a cluster that cannot be asked.
+type clusterError struct{ err error }
+
+func (e clusterError) Error() string { return e.err.Error() }
+func (e clusterError) Unwrap() error { return e.err }
+
+// exitError ends the program with a code, after it has said all.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// Main runs the command line, whose first element is the program, and returns
+// the exit code. SIGINT and SIGTERM end it in good order; a second signal ends it
+// at once.
+func Main(commandLine []string, streams Streams) int {
 	// A reader of the audit log that goes away is an error of that write, and
 	// must not end the guard.
 	signal.Ignore(syscall.SIGPIPE)
@@ -38,38 +71,66 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
-	root := newCommand(stdout, stderr)
-	root.SetArgs(args)
+	name := calledAs(commandLine[0])
+	root := newCommand(name, streams)
+	root.SetArgs(commandLine[1:])
 	err := root.ExecuteContext(ctx)
-	usage := usageError{}
+	usage, cluster, exit := usageError{}, clusterError{}, exitError(0)
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &exit):
+		return int(exit)
 	case errors.As(err, &usage):
-		_, _ = fmt.Fprintf(stderr, "guard: %v; see guard --help\n", err)
+		_, _ = fmt.Fprintf(streams.Err, "%s: %v; see %s --help\n", name, err, name)
 		return exitUsage
+	case errors.As(err, &cluster):
+		_, _ = fmt.Fprintf(streams.Err, "%s: %v\n", name, err)
+		return exitUnreachable
 	default:
-		_, _ = fmt.Fprintf(stderr, "guard: %v\n", err)
+		_, _ = fmt.Fprintf(streams.Err, "%s: %v\n", name, err)
 		return exitFailure
 	}
 }
 
-func newCommand(stdout, stderr io.Writer) *cobra.Command {
+// calledAs is how a person calls the program that was started: as a plugin of
+// kubectl, whose file name has a dash for each space and an underscore for each
+// dash, or by its name.
+func calledAs(path string) string {
+	file := strings.TrimSuffix(filepath.Base(path), ".exe")
+	plugin, ok := strings.CutPrefix(file, pluginPrefix)
+	if !ok || plugin == "" {
+		return programName
+	}
+	return "kubectl " + strings.NewReplacer("-", " ", "_", "-").Replace(plugin)
+}
+
+func newCommand(name string, streams Streams) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "guard",
+		Use:           programName,
 		Short:         "Keeps at most one Metacontroller active in a cluster",
+		Long:          "Keeps at most one Metacontroller active in a cluster.\n\nExit codes: 0 in order, 1 a violation was found, 2 bad usage or input, 3 the cluster does not answer.",
 		Args:          noArguments,
+		Version:       version.String(),
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: name},
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("no verb given")}
 		},
 	}
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(serveCommand(stdout), renderCommand(stdout), versionCommand(stdout))
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddCommand(
+		serveCommand(streams.Out), checkCommand(streams), scanCommand(streams), explainCommand(streams), verifyCommand(streams),
+		renderCommand(streams.Out), schemaCommand(streams.Out), versionCommand(streams.Out),
+	)
+	for _, command := range root.Commands() {
+		command.Example = strings.ReplaceAll(command.Example, programName+" ", name+" ")
+	}
 	return root
 }
 

@@ -12,8 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
@@ -24,11 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
@@ -80,7 +77,7 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	live, err := client.New(config, client.Options{Scheme: scheme})
+	live, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return fmt.Errorf("cannot build a client for %s: %w", config.Host, err)
 	}
@@ -88,14 +85,16 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	if err := readPolicyOnce(ctx, slot, config.Host); err != nil {
 		return err
 	}
-	sink, closeSink, err := audit.Open(options.auditLog, stdout)
+	logger := logging.SetUp(options.zap)
+	serving, err := newServing(config, options, live)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeSink()) }()
-
-	logger := logging.SetUp(options.zap)
-	log, err := audit.New(sink, options.replica, ctrlmetrics.Registry)
+	manager, err := newManager(config, options, serving, ctrl.Options{Scheme: scheme, Logger: logger})
+	if err != nil {
+		return err
+	}
+	log, err := openAudit(config, options, live, manager, stdout)
 	if err != nil {
 		return err
 	}
@@ -106,17 +105,16 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	}()
 
 	ready := &readiness{}
-	manager, err := newManager(config, options, ctrl.Options{Scheme: scheme, Logger: logger})
-	if err != nil {
-		return err
-	}
 	if err := addWebhook(ctx, manager, options, slot, log); err != nil {
 		return err
 	}
-	if err := addReconciler(manager, options, live); err != nil {
+	if err := addReconciler(ctx, manager, options, live); err != nil {
 		return err
 	}
-	if err := addChecks(manager, ready); err != nil {
+	if err := serving.addTo(ctx, manager); err != nil {
+		return err
+	}
+	if err := addChecks(manager, ready, serving); err != nil {
 		return err
 	}
 	logger.Info("Starting the guard", logging.KeyVersion, version.String(), logging.KeyPolicy, options.policy)
@@ -151,7 +149,10 @@ func run(ctx context.Context, manager ctrl.Manager, ready *readiness, delay time
 	return nil
 }
 
-func newManager(config *rest.Config, options *serveOptions, base ctrl.Options) (ctrl.Manager, error) {
+func newManager(config *rest.Config, options *serveOptions, serving *serving, base ctrl.Options) (ctrl.Manager, error) {
+	// It holds the policies and the guard's own webhook configuration, nothing
+	// else: Pods and workloads are the scan's, which keeps only those that are
+	// instances.
 	base.Cache = cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -163,12 +164,9 @@ func newManager(config *rest.Config, options *serveOptions, base ctrl.Options) (
 	base.Metrics = metricsserver.Options{BindAddress: options.metricsBindAddress}
 	base.HealthProbeBindAddress = options.probeBindAddress
 	base.WebhookServer = ctrlwebhook.NewServer(ctrlwebhook.Options{
-		Host:     options.bindAddress,
-		Port:     options.webhookPort,
-		CertDir:  options.tlsCertDir,
-		CertName: certFile,
-		KeyName:  keyFile,
-		TLSOpts:  []func(*tls.Config){func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }},
+		Host:    options.bindAddress,
+		Port:    options.webhookPort,
+		TLSOpts: []func(*tls.Config){serving.configure},
 	})
 	l := options.leaderElection
 	base.LeaderElection = l.enabled
@@ -195,19 +193,24 @@ func addWebhook(ctx context.Context, manager ctrl.Manager, options *serveOptions
 		Slot:    slot,
 		Targets: targets{client: dynamicClient},
 		Nodes:   nodes{client: slot.Client},
-		Record:  func(outcome webhook.Outcome) { log.Record(audit.Entry(outcome)) },
+		Record:  func(outcome webhook.Outcome) string { return log.Record(audit.Entry(outcome)) },
 		Clock:   clock.RealClock{},
 		MaxAge:  options.policyMaxAge,
 	})
 	manager.GetWebhookServer().Register(webhook.Path, judge)
+	return onPolicyChange(ctx, manager, judge.Changed)
+}
+
+// onPolicyChange calls changed, which must not block, at each event of a policy.
+func onPolicyChange(ctx context.Context, manager ctrl.Manager, changed func()) error {
 	informer, err := manager.GetCache().GetInformer(ctx, &guardv1alpha1.SingletonPolicy{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("cannot watch SingletonPolicies: %w", err)
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { judge.Changed() },
-		UpdateFunc: func(_, _ any) { judge.Changed() },
-		DeleteFunc: func(any) { judge.Changed() },
+		AddFunc:    func(any) { changed() },
+		UpdateFunc: func(_, _ any) { changed() },
+		DeleteFunc: func(any) { changed() },
 	})
 	if err != nil {
 		return fmt.Errorf("cannot watch SingletonPolicies: %w", err)
@@ -215,41 +218,26 @@ func addWebhook(ctx context.Context, manager ctrl.Manager, options *serveOptions
 	return nil
 }
 
-// addReconciler runs the loop that keeps the slot, in the leader only.
-func addReconciler(manager ctrl.Manager, options *serveOptions, live client.Client) error {
+// addReconciler runs the loop that keeps the slot, in the leader only, and the
+// scan that tells it when an instance or its workload has changed.
+func addReconciler(ctx context.Context, manager ctrl.Manager, options *serveOptions, live client.WithWatch) error {
 	reconciler := &claim.Reconciler{
 		Client: live,
 		Clock:  clock.RealClock{},
 		Limits: claim.Limits{Reservation: options.requestTimeout + reservationMargin, Release: options.releaseDelay},
-		Gap:    admissionGap(live),
 		Policy: options.policy,
 	}
-	cached := manager.GetClient()
-	key := client.ObjectKey{Name: options.policy}
-	concerned := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
-		policy := &guardv1alpha1.SingletonPolicy{}
-		// The cache only decides whether to look; what is found is read live. A
-		// policy that is not in it yet has its own event to come.
-		if err := cached.Get(ctx, key, policy); err != nil || !claim.Concerns(policy, object) {
-			return nil
-		}
-		return []reconcile.Request{{NamespacedName: key}}
-	})
+	changed := &trigger{request: reconcile.Request{NamespacedName: client.ObjectKey{Name: options.policy}}}
 	err := ctrl.NewControllerManagedBy(manager).
 		Named(controllerName).
 		For(&guardv1alpha1.SingletonPolicy{}).
-		Watches(&appsv1.StatefulSet{}, concerned).
-		WatchesMetadata(&corev1.Pod{}, concerned).
-		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(
-			func(context.Context, client.Object) []reconcile.Request {
-				return []reconcile.Request{{NamespacedName: key}}
-			})).
+		WatchesRawSource(source.Func(changed.start)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(reconciler)
 	if err != nil {
 		return fmt.Errorf("cannot add the claim loop: %w", err)
 	}
-	return nil
+	return addScanner(ctx, manager, options, live, changed.fire)
 }
 
 // readiness is whether requests should be sent here. The policy has been read
@@ -265,10 +253,11 @@ func (r *readiness) check(*http.Request) error {
 	return nil
 }
 
-func addChecks(manager ctrl.Manager, ready *readiness) error {
+func addChecks(manager ctrl.Manager, ready *readiness, serving *serving) error {
 	checks := map[string]healthz.Checker{
-		"webhook":  manager.GetWebhookServer().StartedChecker(),
-		"draining": ready.check,
+		"webhook":     serving.started(manager.GetWebhookServer().StartedChecker()),
+		"certificate": serving.check,
+		"draining":    ready.check,
 	}
 	for name, check := range checks {
 		if err := manager.AddReadyzCheck(name, check); err != nil {

@@ -24,29 +24,6 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
-// A hook that is back after long is called within about a minute.
-func TestBackoff(t *testing.T) {
-	limiter, key := newBackoff(), thing.Key("ns", "a")
-	var last time.Duration
-	for i := range 200 {
-		next := limiter.When(key)
-		if next < last || next > time.Minute {
-			t.Fatalf("failure %d waits %s after %s", i, next, last)
-		}
-		last = next
-		// The queue forgets after each pass that is no failure, be it only that the
-		// caches were behind.
-		limiter.Forget(key)
-	}
-	if last != time.Minute {
-		t.Errorf("it ends at %s", last)
-	}
-	limiter.reset(key)
-	if next := limiter.When(key); next != backoffBase {
-		t.Errorf("after a success it begins with %s", next)
-	}
-}
-
 // parents is an API server with some.
 type parents struct {
 	mu sync.Mutex
@@ -346,8 +323,8 @@ func TestResyncs(t *testing.T) {
 	} {
 		queue := &adds{}
 		r := &run{
-			definition: Definition{ResyncPeriod: time.Second}, syncer: &verdict{outcome: c.outcome}, queue: queue, backoff: newBackoff(),
-			busy: workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
+			definition: Definition{ResyncPeriod: time.Second}, syncer: &verdict{outcome: c.outcome}, queue: queue, backoff: newBackoff(clock.RealClock{}, backoffBase),
+			busy: newBackoff(clock.RealClock{}, busyBase),
 		}
 		r.lanes = &lanes{
 			clock: clock.RealClock{}, places: 1, sync: r.syncer.Sync,

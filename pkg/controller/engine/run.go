@@ -21,13 +21,7 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/object"
 )
 
-// Back-off of a parent that fails: a hook that comes back after an hour is
-// called within a minute.
 const (
-	backoffBase = 5 * time.Millisecond
-	backoffMax  = time.Minute
-	// busyBase is the least time for which a hook that answers 429 is left alone.
-	busyBase = time.Second
 	// behindDelay is when a pass that found the caches behind is repeated if no
 	// event does that sooner.
 	behindDelay = 500 * time.Millisecond
@@ -47,7 +41,7 @@ type run struct {
 	caches     Caches
 	queue      priorityqueue.PriorityQueue[object.Key]
 	backoff    *backoff
-	busy       workqueue.TypedRateLimiter[object.Key]
+	busy       *backoff
 	lanes      *lanes
 	cancel     context.CancelFunc
 	// ready is closed once queue is set.
@@ -120,8 +114,8 @@ func (p *prepared) start(ctx context.Context, workers int, log logr.Logger) *run
 		definition: definition,
 		syncer:     p.syncer,
 		caches:     p.caches,
-		backoff:    newBackoff(),
-		busy:       workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](busyBase, backoffMax),
+		backoff:    newBackoff(clock.RealClock{}, backoffBase),
+		busy:       newBackoff(clock.RealClock{}, busyBase),
 		ready:      make(chan struct{}),
 		done:       make(chan struct{}),
 	}
@@ -267,21 +261,6 @@ func guarded(log logr.Logger, handler func(before, after *object.Object, initial
 	}
 }
 
-// backoff is how long a parent that fails is left alone. Only a pass that went
-// well resets it: the queue forgets at the end of one that merely waited.
-type backoff struct {
-	workqueue.TypedRateLimiter[object.Key]
-}
-
-func newBackoff() *backoff {
-	return &backoff{workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](backoffBase, backoffMax)}
-}
-
-// Forget is what the queue calls. It does nothing.
-func (*backoff) Forget(object.Key) {}
-
-func (b *backoff) reset(key object.Key) { b.TypedRateLimiter.Forget(key) }
-
 // reconcile syncs one parent and says when it is its turn again: the one place
 // where that is decided.
 func (r *run) reconcile(ctx context.Context, key object.Key) (reconcile.Result, error) {
@@ -290,7 +269,7 @@ func (r *run) reconcile(ctx context.Context, key object.Key) (reconcile.Result, 
 		return reconcile.Result{}, nil
 	}
 	if outcome.Verdict != Wait {
-		r.busy.Forget(key)
+		r.busy.reset(key)
 	}
 	switch outcome.Verdict {
 	case Done:

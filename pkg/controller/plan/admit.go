@@ -104,15 +104,21 @@ func (m *maker) skip(child hook.Child, kind object.Kind, key object.Key, reason 
 }
 
 func (m *maker) foreignMessage(child desired, foreign *object.Object) string {
-	whose := "has no controller"
+	whose, way := "has no controller", "choose another name, or delete it"
 	if ref := object.ControllerOf(foreign); ref != nil {
-		whose = fmt.Sprintf("is controlled by %s %q", ref.Kind, ref.Name)
-		if ref.UID == m.in.Parent.UID() {
+		switch {
+		case ref.UID == m.in.Parent.UID():
 			whose = "belongs to this parent, but not as a child of this controller (another one made it, or its labels do not match the selector)"
+		case object.LeftBehind(foreign, m.in.Parent):
+			// The garbage collector of Kubernetes loses what belonged to the first if
+			// it sees only the second after an outage.
+			whose = fmt.Sprintf("was left by an earlier %s %q (uid %s), and the garbage collector has not taken it away", ref.Kind, ref.Name, ref.UID)
+			way = "delete it, or start kube-controller-manager anew"
+		default:
+			whose = fmt.Sprintf("is controlled by %s %q", ref.Kind, ref.Name)
 		}
 	}
-	return fmt.Sprintf("%s: %s %q exists and %s; it is left alone: choose another name, or delete it",
-		child.path, child.key.Kind, child.key.Path(), whose)
+	return fmt.Sprintf("%s: %s %q exists and %s; it is left alone: %s", child.path, child.key.Kind, child.key.Path(), whose, way)
 }
 
 // hash is Mark.Desired: what the hook wrote, and what is put on it.

@@ -220,8 +220,11 @@ func TestMessagesTellWhatToDo(t *testing.T) {
 	got, err := plan.Make(plan.Input{
 		Parent:  parse(t, parentText),
 		Kinds:   []plan.Kind{pods(v1alpha1.ChildUpdateInPlace)},
-		Desired: children(t, podText("a", "", "1"), podText("b", `"namespace":"other"`, "1"), `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"}}`),
-		Lookup:  object.NewSet(nil, parse(t, podText("a", `"namespace":"ns","uid":"u",`+theirs, "1"))).Get,
+		Desired: children(t, podText("a", "", "1"), podText("b", `"namespace":"other"`, "1"), `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"}}`, podText("c", "", "1")),
+		Lookup: object.NewSet(nil,
+			parse(t, podText("a", `"namespace":"ns","uid":"u",`+theirs, "1")),
+			parse(t, podText("c", `"namespace":"ns","uid":"v","ownerReferences":[{"apiVersion":"x.io/v1","kind":"Thing","name":"p","uid":"before","controller":true}]`, "1")),
+		).Get,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -234,6 +237,7 @@ func TestMessagesTellWhatToDo(t *testing.T) {
 		`children[1]: Pod "other/b" is not made: it is in namespace "other", and the parent in "ns": only a cluster-scoped parent can own it`,
 		`children[2]: Secret "s" is not made: its kind is not among the controller's declared child kinds: add it there`,
 		`children[0]: Pod "ns/a" exists and is controlled by ReplicaSet "rs"; it is left alone: choose another name, or delete it`,
+		`children[3]: Pod "ns/c" exists and was left by an earlier Thing "p" (uid before), and the garbage collector has not taken it away; it is left alone: delete it, or start kube-controller-manager anew`,
 	}
 	if diff := cmp.Diff(want, messages); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -333,7 +333,7 @@ func (p *Pass) writeChildren(ctx context.Context) (complete, planned bool) {
 // problem notes a child that is not made.
 func (p *Pass) problem(step plan.Step) {
 	switch {
-	case step.Reason == plan.Foreign && p.ofPredecessor(step.Observed) && p.memory.waits(p.Clock.Now()):
+	case step.Reason == plan.Foreign && step.Observed != nil && object.LeftBehind(step.Observed, p.Parent) && p.memory.waits(p.Clock.Now()):
 		// The garbage collector is at it; the deletion is an event of this parent.
 		p.again = true
 	case step.Reason == plan.Undeclared && len(p.Definition.Missing) > 0:
@@ -342,17 +342,6 @@ func (p *Pass) problem(step plan.Step) {
 		which, _ := p.asked()
 		p.fail(&hookError{which, errors.New(step.Message)})
 	}
-}
-
-// ofPredecessor says whether a child is what an earlier parent of the same name
-// left behind.
-func (p *Pass) ofPredecessor(child *object.Object) bool {
-	if child == nil {
-		return false
-	}
-	ref := object.ControllerOf(child)
-	return object.Refers(ref, p.Rule.GroupKind()) && ref.UID != p.Parent.UID() &&
-		object.OwnerKey(ref, p.Rule.Kind, child.Namespace()) == p.Parent.Key()
 }
 
 // PlanInput is what the plan of this pass is made of, as far as it is known.

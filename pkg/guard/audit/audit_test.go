@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,7 +24,10 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/guard/identify"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// What lumberjack starts for old files ends with the process.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
+}
 
 func entry(uid string) Entry {
 	e := Entry{ID: "d", Time: time.Unix(0, 0), Latency: time.Millisecond}
@@ -47,18 +51,25 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-func open(t *testing.T, sink interface{ Write([]byte) (int, error) }) *Log {
+// sinkOf is a sink that needs no closing.
+func sinkOf(w io.Writer) io.WriteCloser { return &whole{to: w} }
+
+func open(t testing.TB, sink io.Writer, change ...func(*Options)) *Log {
 	t.Helper()
-	log, err := New(sink, "guard-0", prometheus.NewRegistry())
+	options := Options{Replica: "guard-0", Registry: prometheus.NewRegistry()}
+	for _, c := range change {
+		c(&options)
+	}
+	log, err := New(sinkOf(sink), options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return log
 }
 
-func closeLog(t *testing.T, log *Log) {
+func closeLog(t testing.TB, log *Log) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := log.Close(ctx); err != nil {
 		t.Fatal(err)
@@ -94,7 +105,7 @@ func TestLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if record.Object.Name != e.Attempt.Name || record.Decision != "Deny" || !record.Enforced || record.SchemaVersion != SchemaVersion ||
-		len([]rune(record.User.Name)) != maxText || record.User.PodName != "p" || record.Images[0] != e.Attempt.New.Containers[0].Image {
+		len([]rune(record.User.Name)) != maxText || record.User.PodName != "p" || record.Images[0] != (Image{Container: "main", Image: e.Attempt.New.Containers[0].Image, Digest: "sha256:00"}) {
 		t.Fatalf("got %+v", record)
 	}
 }
@@ -157,7 +168,7 @@ func TestSentAgain(t *testing.T) {
 func TestSlowSink(t *testing.T) {
 	sink := &stuck{gate: make(chan struct{})}
 	log := open(t, sink)
-	const lines = queueSize + 100
+	const lines = queueLines + 100
 	start := time.Now()
 	for i := range lines {
 		log.Record(entry(fmt.Sprint(i)))
@@ -196,11 +207,12 @@ func TestBrokenSink(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
-	if _, _, err := Open("", nil); err == nil {
-		t.Fatal("an empty name was opened")
-	}
-	if _, _, err := Open(filepath.Join(t.TempDir(), "no", "folder"), nil); err == nil {
-		t.Fatal("a file in a folder that does not exist was opened")
+	for name, path := range map[string]string{
+		"an empty name": "", "a file in a folder that does not exist": filepath.Join(t.TempDir(), "no", "folder"), "a folder": t.TempDir(),
+	} {
+		if _, err := Open(path, nil, Rotation{MaxSize: 1}); err == nil || !strings.Contains(err.Error(), "audit log") {
+			t.Errorf("%s was opened: %v", name, err)
+		}
 	}
 }
 
@@ -213,7 +225,7 @@ func TestSuspect(t *testing.T) {
 	for _, verdict := range []decide.Verdict{decide.VerdictWarn, decide.VerdictAudit} {
 		e.Decision.Verdict = verdict
 		record := RecordOf(e, "guard-0")
-		if record.Decision != decisionWarn || record.Enforced || len(record.Images) != 1 {
+		if record.Decision != DecisionWarn || record.Enforced || len(record.Images) != 1 {
 			t.Errorf("%s: got %+v", verdict, record)
 		}
 	}

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -10,7 +11,7 @@ import (
 )
 
 // SchemaVersion is of the records that this package writes. It rises when a
-// field is added; none is ever renamed or removed.
+// field is added; none is ever renamed or removed. See Schema.
 const SchemaVersion = 1
 
 // Caps of a record's fields, in characters and elements.
@@ -18,6 +19,8 @@ const (
 	maxText     = 512
 	maxMessage  = 1024
 	maxElements = 32
+	// recordOverhead is what a record takes beside its longest texts, in bytes.
+	recordOverhead = 1024
 )
 
 // Entry is a decision and what led to it.
@@ -31,14 +34,28 @@ type Entry struct {
 	Decision decide.Decision
 }
 
-// Record is one line of the log.
+// Record is one line of the log. Schema says what each field means; a test holds
+// the two together.
 type Record struct {
 	SchemaVersion int `json:"schemaVersion"`
-	// Time is when the decision was made, RFC 3339 in UTC.
-	Time         time.Time `json:"time"`
+	// Time is when the decision was made, RFC 3339 in UTC; for a line that counts
+	// repeats, the last of them.
+	Time time.Time `json:"time"`
+	// DecisionID joins the line to the API server's own audit log. Decisions that
+	// are counted as repeats have the id of the first.
 	DecisionID   string    `json:"decisionID"`
 	AdmissionUID types.UID `json:"admissionUID"`
-	Policy       string    `json:"policy"`
+	// Count is how many decisions the line stands for, at least 1.
+	Count int64 `json:"count"`
+	// Repeated says that the line counts repeats of an earlier line with the same
+	// DecisionID.
+	Repeated bool `json:"repeated,omitempty"`
+	// FirstTime is, where Repeated is set, when the first of those that the line
+	// counts was made.
+	FirstTime *time.Time `json:"firstTime,omitempty"`
+	// Severity is Info, Warning or Critical.
+	Severity string `json:"severity"`
+	Policy   string `json:"policy"`
 	// PolicyGeneration is 0 when the policy could not be read or does not exist.
 	PolicyGeneration int64 `json:"policyGeneration"`
 	// Rule is empty when no rule is broken.
@@ -47,15 +64,17 @@ type Record struct {
 	Decision string `json:"decision"`
 	// Enforced is false where the request goes on, or would have left nothing
 	// behind anyway: Warn, Audit, dry run.
-	Enforced    bool     `json:"enforced"`
-	Operation   string   `json:"operation"`
-	Subresource string   `json:"subresource,omitempty"`
-	DryRun      bool     `json:"dryRun"`
-	Object      Object   `json:"object"`
-	Owner       *Owner   `json:"owner,omitempty"`
-	Images      []string `json:"images"`
-	User        User     `json:"user"`
-	Holder      *Holder  `json:"holder,omitempty"`
+	Enforced    bool   `json:"enforced"`
+	Operation   string `json:"operation"`
+	Subresource string `json:"subresource,omitempty"`
+	DryRun      bool   `json:"dryRun"`
+	Object      Object `json:"object"`
+	// Owners is the object's controller owner reference, as the request has it,
+	// then the owners of that one as far as they could be looked up.
+	Owners []Owner `json:"owners,omitempty"`
+	Images []Image `json:"images"`
+	User   User    `json:"user"`
+	Holder *Holder `json:"holder,omitempty"`
 	// Exception is what let the request through, though a rule may be broken.
 	Exception *Exception `json:"exception,omitempty"`
 	Message   string     `json:"message,omitempty"`
@@ -77,12 +96,21 @@ type Object struct {
 	UID          types.UID `json:"uid,omitempty"`
 }
 
-// Owner is the object's controller owner reference.
+// Owner is a controller owner reference.
 type Owner struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
 	Name       string    `json:"name"`
 	UID        types.UID `json:"uid"`
+}
+
+// Image is what an instance container runs.
+type Image struct {
+	Container string `json:"container"`
+	// Image is the reference as the object has it.
+	Image string `json:"image"`
+	// Digest is the one in the reference, empty if it has none.
+	Digest string `json:"digest,omitempty"`
 }
 
 // User is who sent the request.
@@ -126,9 +154,22 @@ const (
 
 // Words of Record.Decision.
 const (
-	decisionAllow = "Allow"
-	decisionWarn  = "Warn"
-	decisionDeny  = "Deny"
+	DecisionAllow = "Allow"
+	DecisionWarn  = "Warn"
+	DecisionDeny  = "Deny"
+)
+
+// Words of Record.Operation, beside DELETE and CONNECT.
+const (
+	OperationCreate = string(attempt.Create)
+	OperationUpdate = string(attempt.Update)
+)
+
+// Words of Record.Severity.
+const (
+	SeverityInfo     = "Info"
+	SeverityWarning  = "Warning"
+	SeverityCritical = "Critical"
 )
 
 // RecordOf makes the line of an entry.
@@ -137,13 +178,14 @@ func RecordOf(e Entry, replica string) Record {
 	decision, enforced := verdictOf(d.Verdict)
 	if d.Rule == decide.RuleSuspectedInstance {
 		// The one rule that never refuses.
-		decision = decisionWarn
+		decision = DecisionWarn
 	}
 	record := Record{
 		SchemaVersion:    SchemaVersion,
 		Time:             e.Time.UTC(),
 		DecisionID:       e.ID,
 		AdmissionUID:     types.UID(clip(string(a.AdmissionUID), maxText)),
+		Count:            1,
 		Policy:           clip(e.Policy.Name, maxText),
 		PolicyGeneration: e.Policy.Generation,
 		Rule:             string(d.Rule),
@@ -169,17 +211,17 @@ func RecordOf(e Entry, replica string) Record {
 		Replica:        clip(replica, maxText),
 	}
 	if a.Owner != nil {
-		record.Owner = &Owner{
+		record.Owners = []Owner{{
 			APIVersion: clip(a.Owner.APIVersion, maxText),
 			Kind:       clip(a.Owner.Kind, maxText),
 			Name:       clip(a.Owner.Name, maxText),
 			UID:        types.UID(clip(string(a.Owner.UID), maxText)),
-		}
+		}}
 	}
 	if d.Exception != nil {
 		record.Exception = &Exception{
-			Namespace: d.Exception.Namespace,
-			Name:      d.Exception.Name,
+			Namespace: clip(d.Exception.Namespace, maxText),
+			Name:      clip(d.Exception.Name, maxText),
 			Reason:    clip(d.Exception.Reason, maxMessage),
 			Expires:   d.Exception.Expires.UTC(),
 		}
@@ -192,7 +234,33 @@ func RecordOf(e Entry, replica string) Record {
 			Epoch:     d.Holder.Epoch,
 		}
 	}
+	record.Severity = severityOf(record)
 	return record
+}
+
+// severityOf ranks a record for whoever is to be woken up by it: nobody by what
+// breaks no rule, and somebody in any case by break-glass.
+func severityOf(record Record) string {
+	switch {
+	case record.Exception != nil:
+		return SeverityCritical
+	case record.Decision != DecisionAllow:
+		return SeverityWarning
+	default:
+		return SeverityInfo
+	}
+}
+
+// size is about how many bytes of memory the texts of a record take.
+func (r Record) size() int {
+	size := recordOverhead + len(r.Message) + len(r.User.Name) + len(r.Object.Namespace) + len(r.Object.Name)
+	for _, group := range r.User.Groups {
+		size += len(group)
+	}
+	for _, image := range r.Images {
+		size += len(image.Container) + len(image.Image) + len(image.Digest)
+	}
+	return size
 }
 
 // verdictOf maps a verdict to the three words of the log, and says whether it
@@ -201,19 +269,19 @@ func RecordOf(e Entry, replica string) Record {
 func verdictOf(v decide.Verdict) (decision string, enforced bool) {
 	switch v {
 	case decide.VerdictAllow:
-		return decisionAllow, true
+		return DecisionAllow, true
 	case decide.VerdictWarn:
-		return decisionWarn, false
+		return DecisionWarn, false
 	case decide.VerdictAudit:
-		return decisionDeny, false
+		return DecisionDeny, false
 	default:
-		return decisionDeny, true
+		return DecisionDeny, true
 	}
 }
 
 // imagesOf are the images of the instances; where there is none, of those that
 // were there before, or of the suspects.
-func imagesOf(a attempt.Attempt) []string {
+func imagesOf(a attempt.Attempt) []Image {
 	containers := a.New.Containers
 	if len(containers) == 0 {
 		containers = a.Old.Containers
@@ -221,9 +289,14 @@ func imagesOf(a attempt.Attempt) []string {
 	if len(containers) == 0 {
 		containers = a.New.Suspects
 	}
-	images := make([]string, 0, min(len(containers), maxElements))
+	images := make([]Image, 0, min(len(containers), maxElements))
 	for _, container := range containers[:min(len(containers), maxElements)] {
-		images = append(images, clip(container.Image, maxText))
+		_, digest, _ := strings.Cut(container.Image, "@")
+		images = append(images, Image{
+			Container: clip(container.Name, maxText),
+			Image:     clip(container.Image, maxText),
+			Digest:    clip(digest, maxText),
+		})
 	}
 	return images
 }
@@ -251,14 +324,20 @@ func extra(u attempt.User, key string) string {
 	return ""
 }
 
-// clip cuts a text to size characters.
+// clip cuts a text to size characters, at the cost of what is left of it.
 func clip(text string, size int) string {
 	if len(text) <= size {
 		return text
 	}
-	runes := []rune(text)
-	if len(runes) <= size {
-		return text
+	count, cut := 0, 0
+	for i := range text {
+		switch count {
+		case size - 1:
+			cut = i
+		case size:
+			return text[:cut] + "…"
+		}
+		count++
 	}
-	return string(runes[:size-1]) + "…"
+	return text
 }

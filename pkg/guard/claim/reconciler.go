@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,20 +21,20 @@ import (
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
 	"github.com/metacontroller-solo/solo/pkg/guard/identify"
+	"github.com/metacontroller-solo/solo/pkg/guard/inspect"
 	"github.com/metacontroller-solo/solo/pkg/logging"
 )
-
-// SurveyInterval is how often, at most, all Pods of the cluster are listed.
-const SurveyInterval = 10 * time.Second
 
 // Resync is how often a policy is looked at without an event.
 const Resync = time.Minute
 
 // Reconciler keeps the slot true: it confirms reservations, gives up those
 // that never became an object, releases the slot of a holder that is gone,
-// adopts one that was there before the guard, and writes the status. One runs
-// at a time, in the guard that leads; a second one would do no harm, for all
-// that it does is a compare-and-swap.
+// adopts one that was there before the guard, and writes that part of the status
+// that is about the slot: holder, slots, epoch, the active Pods, the active
+// exceptions and the conditions Ready and Excepted. The rest is package scan's.
+// One runs at a time, in the guard that leads; a second one would do no harm,
+// for all that it does is a compare-and-swap.
 type Reconciler struct {
 	// Client must read from the API server, not from a cache.
 	Client client.Client
@@ -43,20 +42,13 @@ type Reconciler struct {
 	// must not end a reservation early.
 	Clock  clock.PassiveClock
 	Limits Limits
-	// Gap says why the API server does not ask the guard about every workload
-	// that the policy is about; empty if it does. The policies in the API server
-	// judge workloads themselves unless the condition Enforcing says that the
-	// guard is asked.
-	Gap func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error)
 	// Policy is the name of the policy that is judged by; empty for any.
 	Policy string
 
-	// mutex guards the maps below. Their keys are uids of policies.
-	mutex sync.Mutex
-	// surveyed is when all Pods were last looked at.
-	surveyed map[types.UID]time.Time
-	// seen is since when this process sees a policy's holder as it is. It is
-	// not read from the status: another machine wrote that, by another clock.
+	mutex sync.Mutex // guards seen
+	// seen is, by the uid of a policy, since when this process sees its holder as
+	// it is. It is not read from the status: another machine wrote that, by
+	// another clock.
 	seen map[types.UID]sighting
 }
 
@@ -109,10 +101,9 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 
 	signature, err := identify.Compile(policy.Spec.Match)
 	if err != nil {
-		setConditions(policy, summary{fault: err}, now)
+		setConditions(policy, err, now)
 		return after, nil
 	}
-	var found []appsv1.StatefulSet
 	switch {
 	case policy.Spec.Mode == guardv1alpha1.ModeSharded:
 		wait, err := r.shards(ctx, policy, signature)
@@ -121,7 +112,8 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 		}
 		after = min(after, wait)
 	case policy.Status.Holder == nil:
-		if found, err = candidates(ctx, r.Client, signature); err != nil {
+		found, err := candidates(ctx, r.Client, signature)
+		if err != nil {
 			return 0, err
 		}
 		adopt(policy, found, metav1.NewTime(now))
@@ -137,20 +129,10 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 	if err := r.confirm(ctx, policy, signature); err != nil {
 		return 0, err
 	}
-	if wait := r.untilSurvey(policy.UID); wait > 0 {
-		after = min(after, wait)
-		err = refreshActive(ctx, r.Client, policy, signature)
-	} else {
-		err = survey(ctx, r.Client, policy, signature)
-	}
-	if err != nil {
+	if err := refreshActive(ctx, r.Client, policy, signature); err != nil {
 		return 0, err
 	}
-	gap, err := r.Gap(ctx, policy)
-	if err != nil {
-		return 0, err
-	}
-	setConditions(policy, summary{candidates: found, gap: gap}, now)
+	setConditions(policy, nil, now)
 	return after, nil
 }
 
@@ -200,31 +182,9 @@ func (r *Reconciler) elapsed(policy *guardv1alpha1.SingletonPolicy) time.Duratio
 	return 0
 }
 
-// untilSurvey is how long the next look at all Pods has to wait. When it
-// returns zero, the look is taken to happen now.
-func (r *Reconciler) untilSurvey(policy types.UID) time.Duration {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	if last, ok := r.surveyed[policy]; ok {
-		if wait := SurveyInterval - r.Clock.Since(last); wait > 0 {
-			return wait
-		}
-	}
-	if r.surveyed == nil {
-		r.surveyed = map[types.UID]time.Time{}
-	}
-	r.surveyed[policy] = r.Clock.Now()
-	return 0
-}
-
-// belongs says whether a Pod is one of the holder's: its StatefulSet made it,
-// or it has the name that the StatefulSet would give, as an orphan has.
+// belongs says whether a Pod is one of the holder's.
 func belongs(pod *corev1.Pod, holder *guardv1alpha1.Holder) bool {
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && owner.Kind == holder.Kind && owner.Name == holder.Name {
-		return true
-	}
-	ordinal, ok := strings.CutPrefix(pod.Name, holder.Name+"-")
-	return ok && ordinal != "" && strings.Trim(ordinal, "0123456789") == ""
+	return inspect.Belongs(inspect.OwnerOf(pod), pod.Name, holder)
 }
 
 // adopt gives a free slot to a StatefulSet that is there already: the one that
@@ -244,24 +204,6 @@ func adopt(policy *guardv1alpha1.SingletonPolicy, found []appsv1.StatefulSet, no
 	if len(eligible) == 1 {
 		setHolder(&policy.Status, identityOf(eligible[0]), eligible[0].UID, guardv1alpha1.HolderBound, now)
 	}
-}
-
-// Concerns says whether a change of a StatefulSet or Pod can change the slot of
-// a policy: a filter, so that not every object's event costs live reads.
-func Concerns(policy *guardv1alpha1.SingletonPolicy, object client.Object) bool {
-	holder := policy.Status.Holder
-	statefulSet, ok := object.(*appsv1.StatefulSet)
-	if len(policy.Status.Slots) > 0 {
-		return concernsShard(policy, object)
-	}
-	if !ok {
-		return holder != nil && object.GetNamespace() == holder.Namespace && strings.HasPrefix(object.GetName(), holder.Name+"-")
-	}
-	if holder != nil {
-		return identityOf(object) == decide.Identity{Namespace: holder.Namespace, Name: holder.Name}
-	}
-	signature, err := identify.Compile(policy.Spec.Match)
-	return err == nil && len(signature.Containers(&statefulSet.Spec.Template.Spec)) > 0
 }
 
 // report logs a change of the holder.

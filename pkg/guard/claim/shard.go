@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/attempt"
@@ -142,17 +141,4 @@ func disjoint(first, second string) bool {
 	}
 	b, err := shard.Parse(second)
 	return err == nil && shard.Disjoint(a, b)
-}
-
-// concernsShard says whether a change of a StatefulSet or Pod can change a shard.
-func concernsShard(policy *guardv1alpha1.SingletonPolicy, object client.Object) bool {
-	for i := range policy.Status.Slots {
-		one := &guardv1alpha1.SingletonPolicy{Spec: policy.Spec}
-		one.Status.Holder = &policy.Status.Slots[i].Holder
-		if Concerns(one, object) {
-			return true
-		}
-	}
-	// A StatefulSet that has no shard yet.
-	return Concerns(&guardv1alpha1.SingletonPolicy{Spec: policy.Spec}, object)
 }

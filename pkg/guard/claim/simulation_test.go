@@ -133,6 +133,10 @@ var movements = []struct {
 		delete(w.pods, identity(identities[draw("identity", len(identities))]+"-0"))
 		return nil
 	}},
+	{"what was there before ends", func(w *world, _ chooser) error {
+		delete(w.pods, identity(strayName))
+		return nil
+	}},
 	{"an API server sees the policy", func(w *world, draw chooser) error {
 		w.servers[draw("server", len(w.servers))] = len(w.stored) - 1
 		return nil
@@ -165,7 +169,7 @@ func oneStep(f fault) func(*world, chooser) error {
 func (w *world) whole(guard int, id decide.Identity) error {
 	holder := w.policy.Status.Holder.DeepCopy()
 	exists := w.sets[id] != nil
-	others := len(w.sets) > 0 && !exists || len(w.sets) > 1
+	others := len(w.sets) > 0 && !exists || len(w.sets) > 1 || w.pods[identity(strayName)] != nil
 	t, operation := w.create(guard, id)
 	w.finish(t)
 	want := linear.Granted
@@ -258,6 +262,9 @@ func TestSimulation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(shipped)
 		defer w.end()
+		if rapid.Bool().Draw(t, "a Pod was there before") {
+			w.before()
+		}
 		draw := func(what string, n int) int { return rapid.IntRange(0, n-1).Draw(t, what) }
 		if err := w.play(draw, rapid.IntRange(1, 120).Draw(t, "moves")); err != nil {
 			t.Fatal(err)
@@ -274,6 +281,39 @@ func TestSimulation(t *testing.T) {
 		t.Fatal("the slot never went to another identity: the simulation shows nothing")
 	}
 	t.Logf("%d handovers", handovers)
+}
+
+// TestNoClaimBesideWhatRuns: an instance that was there before the guard is no
+// StatefulSet's, and nobody gets the slot beside it, whatever goes on meanwhile.
+func TestNoClaimBesideWhatRuns(t *testing.T) {
+	w := newWorld(shipped)
+	defer w.end()
+	w.before()
+	if err := w.whole(0, identity("a")); err != nil {
+		t.Fatal(err)
+	}
+	// It ends between the look and the answer: that costs another try.
+	request, operation := w.create(1, identity("a"))
+	for range 4 {
+		w.run(request, works)
+	}
+	delete(w.pods, identity(strayName))
+	w.finish(request)
+	if operation.Outcome == linear.Granted {
+		t.Log("it ended before the look")
+	}
+	if err := w.check(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.passes(3 * time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.whole(0, identity("a")); err != nil {
+		t.Fatal(err)
+	}
+	if holder := w.policy.Status.Holder; holder == nil || holder.Name != "a" {
+		t.Fatalf("the slot is not given once nothing runs: %+v", holder)
+	}
 }
 
 // TestFaultsAreFound shows that the simulation is able to see what it is there
@@ -294,7 +334,7 @@ func TestFaultsAreFound(t *testing.T) {
 		"without compare-and-swap": {func(r *rules) { r.blind = true }, func(w *world) error {
 			one, _ := w.create(0, a)
 			two, _ := w.create(1, b)
-			for range 3 { // Up to the write.
+			for range 4 { // Up to the write.
 				w.run(one, works)
 				w.run(two, works)
 			}

@@ -119,7 +119,7 @@ func (w *world) guard() *webhook.Handler {
 	return webhook.New(webhook.Deps{
 		Policy: w.policy.Name,
 		Slot:   &claim.Slot{Client: etcd{world: w}, Clock: steppedClock{w}, Policy: w.policy.Name},
-		Record: func(o webhook.Outcome) { w.current.outcome = o },
+		Record: func(o webhook.Outcome) string { w.current.outcome = o; return o.ID },
 		Clock:  steppedClock{w},
 		MaxAge: w.rules.maxAge, // No event ever tells that the policy has changed.
 	})
@@ -128,7 +128,6 @@ func (w *world) guard() *webhook.Handler {
 func (w *world) leader() *leader {
 	return &leader{reconciler: &claim.Reconciler{
 		Client: etcd{world: w}, Clock: steppedClock{w}, Limits: w.rules.limits,
-		Gap: func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error) { return "", nil },
 	}}
 }
 
@@ -502,6 +501,19 @@ func (w *world) ask(guard *webhook.Handler, set *appsv1.StatefulSet) bool {
 	}
 	return answer.Response.Allowed
 }
+
+// before is a Pod of a Deployment that was there before the guard.
+func (w *world) before() {
+	w.pods[identity(strayName)] = &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: strayName, UID: w.uid(), Labels: map[string]string{"of": "before"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "before-1", UID: "rs", Controller: new(true)}},
+		},
+		Spec: podSpec(),
+	}
+}
+
+const strayName = "before-1-x"
 
 // makePod is the StatefulSet controller's create of a Pod, judged by an API
 // server's own policy. The controller may act on what it saw long ago.

@@ -222,18 +222,36 @@ const (
 	// ClaimExists means that an object of that name exists already, so that
 	// the create cannot succeed.
 	ClaimExists
-	// ClaimCrowded means that StatefulSets which run instances exist though
-	// nobody holds the slot.
+	// ClaimCrowded means that instances run, or StatefulSets that would run some
+	// exist, though nobody holds the slot.
 	ClaimCrowded
 )
+
+// Occupant is what runs an instance, or would, and holds no slot.
+type Occupant struct {
+	// Kind is StatefulSet or Pod.
+	Kind string
+	Identity
+	// Of is the controller that a Pod says to be of, as Kind/name.
+	Of string
+}
+
+// String is for messages.
+func (o Occupant) String() string {
+	text := o.Kind + " " + o.Identity.String()
+	if o.Of != "" {
+		text += " of " + o.Of
+	}
+	return text
+}
 
 // Claim is the outcome of a claim.
 type Claim struct {
 	Result ClaimResult
 	// Holder is the holder afterwards, if granted.
 	Holder Holder
-	// Others are the StatefulSets that are in the way, if crowded.
-	Others []Identity
+	// Others are what is in the way, if crowded.
+	Others []Occupant
 	// Why says, for people, why the claim failed.
 	Why string
 }

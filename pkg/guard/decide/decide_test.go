@@ -466,7 +466,7 @@ func TestSettle(t *testing.T) {
 		"failed":     {Claim{Result: ClaimFailed, Why: "timeout"}, VerdictUnreadable},
 		"granted":    {Claim{Result: ClaimGranted, Holder: bound}, VerdictAllow},
 		"exists":     {Claim{Result: ClaimExists}, VerdictExists},
-		"crowded":    {Claim{Result: ClaimCrowded, Others: []Identity{{"a", "b"}, {"c", "d"}}}, VerdictDeny},
+		"crowded":    {Claim{Result: ClaimCrowded, Others: []Occupant{{Kind: "StatefulSet", Identity: Identity{"a", "b"}}, {Kind: "Pod", Identity: Identity{"c", "d"}, Of: "Job/e"}}}, VerdictDeny},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -313,14 +313,28 @@ func notice(f facts) string {
 	return ""
 }
 
-func crowded(others []Identity) refusal {
+// maxOccupants is how many a message names.
+const maxOccupants = 5
+
+func crowded(others []Occupant) refusal {
 	names := make([]string, 0, len(others))
+	pods := 0
 	for _, other := range others {
 		names = append(names, other.String())
+		if other.Kind == attempt.WorkloadPod.String() {
+			pods++
+		}
+	}
+	if more := len(names) - maxOccupants; more > 0 {
+		names = append(names[:maxOccupants], fmt.Sprintf("%d more", more))
+	}
+	next := "wait until the guard has adopted the one; if they are several, name it in spec.holder of the policy and delete the others"
+	if pods > 0 {
+		next = "delete what runs them and wait until its Pods are gone, then try again; `kubectl get singletonpolicies -o yaml` shows them"
 	}
 	return refusal{
-		line: fmt.Sprintf("%d StatefulSet(s) run an instance already, though none holds the slot", len(others)),
+		line: fmt.Sprintf("%d other(s) run an instance already, though none holds the slot", len(others)),
 		why:  "they are " + strings.Join(names, ", "),
-		next: "wait until the guard has adopted the one; if they are several, name it in spec.holder of the policy and delete the others",
+		next: next,
 	}
 }

@@ -61,7 +61,7 @@ func podVariables() []variable {
 		" && variables.name.substring(size(h.name) + 1).matches('^(0|[1-9][0-9]*)$'))", v1alpha1.ModeLeaderElected)
 	pin := "variables.slots.filter(s, [s.holder].exists(h, h.?phase.orValue('') != 'Releasing'" +
 		" && request.namespace == h.namespace && (variables.name == h.name + '-0' || " + replica + ")" +
-		" && variables.owners.exists(o, o.kind == 'StatefulSet' && o.apiVersion == 'apps/v1' && o.uid == h.uid)" +
+		" && variables.owners.exists(o, o.kind == 'StatefulSet' && o.apiVersion == 'apps/v1' && " + sameOwner + ")" +
 		fmt.Sprintf(" && (request.operation != 'CREATE' || variables.user in ['%s', '%s'])))", StatefulSetController, ControllerManager)
 	vars = append(vars,
 		variable{"instances", instances("object.spec", variables())},

@@ -77,8 +77,10 @@ type Deps struct {
 	Slot    Slot
 	Targets Targets
 	Nodes   Nodes
-	// Record is told every decision about a matching request. It must not wait.
-	Record func(Outcome)
+	// Record is told every decision about a matching request, and returns the id
+	// under which it is in the audit log: the outcome's own, or that of an earlier
+	// decision that it repeats. It must not wait.
+	Record func(Outcome) string
 	Clock  clock.PassiveClock
 	// MaxAge is for how long a policy that was read is decided by while its
 	// holder is bound; zero reads it for every request. It must be shorter than
@@ -127,7 +129,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	outcome.Time = h.deps.Clock.Now()
 	outcome.Latency = outcome.Time.Sub(start)
 	if outcome.Decision.Matching {
-		h.deps.Record(outcome)
+		outcome.ID = h.deps.Record(outcome)
 	}
 	if err := respond(w, request.UID, outcome); err != nil {
 		log.FromContext(ctx).Error(err, "Cannot send an admission response")

@@ -86,10 +86,11 @@ func newRig(slot Slot) *rig {
 	r := &rig{}
 	r.Handler = New(Deps{
 		Policy: "metacontroller", Slot: slot, Targets: noTargets{}, Nodes: noTargets{}, Clock: clock.RealClock{},
-		Record: func(o Outcome) {
+		Record: func(o Outcome) string {
 			r.mutex.Lock()
 			defer r.mutex.Unlock()
 			r.outcomes = append(r.outcomes, o)
+			return o.ID
 		},
 	})
 	return r

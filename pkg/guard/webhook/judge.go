@@ -77,6 +77,12 @@ func (h *Handler) once(ctx context.Context, request *admissionv1.AdmissionReques
 	policy, readErr := h.deps.Slot.Read(ctx)
 	h.recent.remember(began, policy)
 	signature, compileErr := h.signatures.of(policy, readErr)
+	if last := h.signatures.good(); compileErr != nil && readErr == nil && last != nil && last.UID == policy.UID {
+		// Somebody let a spec in that cannot be judged by, past the CRD's own rules:
+		// the last good one stands in. The holder is as it was read.
+		policy = policy.DeepCopy()
+		policy.Spec, compileErr = last.Spec, nil
+	}
 	outcome, err = h.decided(ctx, request, policy, signature, errors.Join(readErr, compileErr))
 	if err != nil || outcome.Decision.Verdict != decide.VerdictClaim {
 		return outcome, false, err
@@ -104,6 +110,9 @@ func (h *Handler) once(ctx context.Context, request *admissionv1.AdmissionReques
 func (h *Handler) view(policy *guardv1alpha1.SingletonPolicy, err error) (decide.Policy, decide.Holder, []guardv1alpha1.WorkloadRule) {
 	switch {
 	case policy == nil && err != nil:
+		if last := h.signatures.good(); last != nil {
+			return decide.PolicyOf(last, h.deps.Clock.Now()), decide.Holder{Why: err.Error()}, last.Spec.Match.Workloads
+		}
 		return decide.DefaultPolicy(h.deps.Policy), decide.Holder{Why: err.Error()}, nil
 	case policy == nil:
 		return decide.DefaultPolicy(h.deps.Policy), decide.Holder{State: decide.StateFree}, nil
@@ -149,6 +158,15 @@ type signatures struct {
 	uid        types.UID
 	generation int64
 	last       *identify.Signature
+	// policy is what last was compiled from; it is not changed.
+	policy *guardv1alpha1.SingletonPolicy
+}
+
+// good is the last policy that could be judged by, nil before there was any.
+func (s *signatures) good() *guardv1alpha1.SingletonPolicy {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.policy
 }
 
 // of returns the signature of a policy. Where there is no policy it is the
@@ -178,5 +196,6 @@ func (s *signatures) of(policy *guardv1alpha1.SingletonPolicy, readErr error) (*
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.last, s.uid, s.generation = compiled, policy.UID, policy.Generation
+	s.policy = policy.DeepCopy()
 	return compiled, nil
 }

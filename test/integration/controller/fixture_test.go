@@ -35,9 +35,7 @@ const (
 	// much else to do.
 	soon = 20 * time.Second
 
-	systemNamespace = "metacontroller"
-	serviceAccount  = "metacontroller"
-	controllerUser  = "system:serviceaccount:" + systemNamespace + ":" + serviceAccount
+	controllerUser = "system:serviceaccount:" + kit.ControllerNamespace + ":" + kit.ControllerAccount
 
 	thingAPI = "demo.example.com/v1"
 	// testLabel is on the parents and on the CompositeController of a test.
@@ -93,8 +91,8 @@ func makeFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{t: t, cp: cp, client: c, ns: kit.Namespace(t, admin), hooks: kit.NewHookServer(t)}
-	f.account = types.NamespacedName{Namespace: systemNamespace, Name: serviceAccount}
-	f.kubeconfig = f.kubeconfigOf(systemNamespace, serviceAccount)
+	f.account = types.NamespacedName{Namespace: kit.ControllerNamespace, Name: kit.ControllerAccount}
+	f.kubeconfig = f.kubeconfigOf(kit.ControllerNamespace, kit.ControllerAccount)
 	return f
 }
 
@@ -114,28 +112,11 @@ func install(t *testing.T, admin *rest.Config) {
 	if installed.done {
 		return
 	}
-	root, err := kit.Root()
+	err := kit.InstallController(t.Context(), admin)
+	if err == nil {
+		_, err = kit.ApplyFile(t.Context(), admin, filepath.Join("testdata", "things.yaml"))
+	}
 	if err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(root, "config")
-	files := []string{
-		filepath.Join(config, "crd", "metacontroller.k8s.io_compositecontrollers.yaml"),
-		filepath.Join(config, "crd", "metacontroller.k8s.io_decoratorcontrollers.yaml"),
-		filepath.Join(config, "crd", "metacontroller.k8s.io_controllerrevisions.yaml"),
-		filepath.Join(config, "controller", "namespace.yaml"),
-		filepath.Join(config, "rbac", "controller.yaml"),
-		filepath.Join(config, "rbac", "lease.yaml"),
-		filepath.Join(config, "rbac", "managed.yaml"),
-		filepath.Join("testdata", "things.yaml"),
-	}
-	for _, file := range files {
-		if _, err := kit.ApplyFile(t.Context(), admin, file); err != nil {
-			t.Fatal(err)
-		}
-	}
-	account := "{apiVersion: v1, kind: ServiceAccount, metadata: {name: " + serviceAccount + ", namespace: " + systemNamespace + "}}"
-	if _, err := kit.ApplyYAML(t.Context(), admin, []byte(account)); err != nil {
 		t.Fatal(err)
 	}
 	installed.done = true
@@ -213,7 +194,7 @@ func (f *fixture) start(more ...string) *kit.Program {
 func (f *fixture) launch(pod string, more ...string) *kit.Program {
 	f.t.Helper()
 	return kit.Run(f.t, kit.Build(f.t, "./cmd/controller"), f.arguments(more...),
-		singleton.EnvPodName+"="+pod, singleton.EnvPodUID+"="+pod+"-uid", singleton.EnvPodNamespace+"="+systemNamespace)
+		singleton.EnvPodName+"="+pod, singleton.EnvPodUID+"="+pod+"-uid", singleton.EnvPodNamespace+"="+kit.ControllerNamespace)
 }
 
 // composite declares a controller of things with ConfigMaps as children.

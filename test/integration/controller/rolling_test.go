@@ -321,7 +321,7 @@ func (f *fixture) checkRevision(what string, parent *unstructured.Unstructured, 
 	revision := revisions[0]
 	namespace, prefix, resource := f.ns, parent.GetName(), "things"
 	if parent.GetNamespace() == "" {
-		namespace, prefix, resource = systemNamespace, f.ns+"/"+parent.GetName(), "globalthings"
+		namespace, prefix, resource = kit.ControllerNamespace, f.ns+"/"+parent.GetName(), "globalthings"
 	}
 	if revision.Namespace != namespace || !strings.HasPrefix(revision.Name, resource+".demo.example.com-") ||
 		len(revision.Name) != len(resource+".demo.example.com-")+40 {

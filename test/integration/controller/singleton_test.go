@@ -229,10 +229,10 @@ func TestFrozenInstanceWritesNothing(t *testing.T) {
 
 func TestLeaderElectionHoldsItsLeaseToo(t *testing.T) {
 	f := newSingletonFixture(t)
-	p := f.start("--leader-election", "--leader-election-namespace="+systemNamespace)
+	p := f.start("--leader-election", "--leader-election-namespace="+kit.ControllerNamespace)
 	p.WaitLine(soon, fmt.Sprintf(`"lease":"%s/%s"`, singleton.DefaultNamespace, singleton.DefaultName))
 	elected := &coordinationv1.Lease{}
-	key := client.ObjectKey{Namespace: systemNamespace, Name: "metacontroller"}
+	key := client.ObjectKey{Namespace: kit.ControllerNamespace, Name: "metacontroller"}
 	if err := f.client.Get(t.Context(), key, elected); err != nil {
 		t.Fatal(err)
 	}

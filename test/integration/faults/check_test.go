@@ -28,11 +28,11 @@ type state struct {
 	parents  map[parentKey]*unstructured.Unstructured
 	children map[childKey]*unstructured.Unstructured
 	// revisions by the uid of their parent.
-	revisions map[types.UID]int
+	revisions map[types.UID][]*unstructured.Unstructured
 }
 
 func (w *world) observe(ctx context.Context) (*state, error) {
-	out := &state{parents: map[parentKey]*unstructured.Unstructured{}, children: map[childKey]*unstructured.Unstructured{}, revisions: map[types.UID]int{}}
+	out := &state{parents: map[parentKey]*unstructured.Unstructured{}, children: map[childKey]*unstructured.Unstructured{}, revisions: map[types.UID][]*unstructured.Unstructured{}}
 	list := func(at schema.GroupVersionResource, each func(*unstructured.Unstructured)) error {
 		var found *unstructured.UnstructuredList
 		err := w.try(ctx, func(c dynamic.Interface) (err error) {
@@ -61,7 +61,7 @@ func (w *world) observe(ctx context.Context) (*state, error) {
 	}
 	return out, list(revisions, func(o *unstructured.Unstructured) {
 		if owner := metav1.GetControllerOf(o); owner != nil {
-			out.revisions[owner.UID]++
+			out.revisions[owner.UID] = append(out.revisions[owner.UID], o)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func differences(m *model, s *state, untouched map[string]string) []string {
 			differ("has status %v at generation %d, not value %s of %d children", status, o.GetGeneration(), p.value, own[key])
 		}
 		if kind.rolls {
-			if n := s.revisions[o.GetUID()]; n != 1 {
+			if n := len(s.revisions[o.GetUID()]); n != 1 {
 				differ("has %d revisions", n)
 			}
 			if !rolled(status) {
@@ -192,6 +192,7 @@ func (w *world) converge() time.Duration {
 	w.t.Helper()
 	begun := time.Now()
 	said := begun
+	leftovers := overdue{}
 	for {
 		ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 		now, err := w.observe(ctx)
@@ -208,7 +209,12 @@ func (w *world) converge() time.Duration {
 		if len(left) == 0 {
 			break
 		}
+		if now != nil && leftovers.note(time.Now(), now.garbage()) > collectorPatience {
+			w.restartCollector()
+			clear(leftovers)
+		}
 		if time.Since(begun) > patience {
+			w.showEvidence(now, left)
 			w.t.Fatalf("after %s there are %d differences from the model (seed %d), among them:\n%s", patience, len(left), w.seed, joinLines(left[:min(len(left), shownDifferences)]))
 		}
 		if time.Since(said) > sayPeriod {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,6 +49,7 @@ func faults() []fault {
 	return []fault{
 		{name: "kill", breaks: "controller", rounds: func(s scale) int { return s.kills }, inject: (*world).kill},
 		{name: "api-server-kill", breaks: "api-server", load: outage, inject: (*world).killAPIServer},
+		{name: "parents-replaced-unseen", rests: "rollers", inject: (*world).replaceUnseen, alone: true, long: true},
 		{name: "api-server-restart", breaks: "api-server", load: outage, inject: (*world).restartAPIServer, long: true},
 		{name: "etcd-paused", breaks: "etcd", load: outage, inject: (*world).pauseEtcd},
 		{name: "etcd-killed", breaks: "etcd", load: outage, inject: (*world).killEtcd},
@@ -80,7 +80,7 @@ func TestFaults(t *testing.T) {
 		return w.round(func() error { return nil }, 2*briefly, w.scale.parents*2)
 	})
 	for _, one := range faults() {
-		if one.long && !w.scale.long {
+		if w.scale.only != "" && one.name != w.scale.only || one.long && !w.scale.long && w.scale.only == "" {
 			continue
 		}
 		rounds, load := 1, briefly
@@ -96,7 +96,9 @@ func TestFaults(t *testing.T) {
 			return w.round(func() error { return one.inject(w) }, load, w.scale.operations)
 		})
 	}
-	w.mix()
+	if w.scale.only == "" || w.scale.only == mixed {
+		w.mix()
+	}
 	w.waitQuiet()
 	w.must(w.waitHolding())
 	for _, k := range []*keeper{w.updating, w.applying} {
@@ -109,8 +111,11 @@ func TestFaults(t *testing.T) {
 	w.checkWrites()
 }
 
-// mixedFaults is how many faults happen at once.
-const mixedFaults = 3
+// mixed is the name of several faults at once; mixedFaults is how many.
+const (
+	mixed       = "mixed"
+	mixedFaults = 3
+)
 
 // mix lets several faults happen at once.
 func (w *world) mix() {
@@ -131,7 +136,7 @@ func (w *world) mix() {
 				names, chosen, breaks[one.breaks] = append(names, one.name), append(chosen, one), true
 			}
 		}
-		w.run("mixed:"+strings.Join(names, "+"), 1, func() error {
+		w.run(mixed+":"+strings.Join(names, "+"), 1, func() error {
 			return w.round(func() error {
 				failures := make(chan error, len(chosen))
 				for _, one := range chosen {
@@ -158,6 +163,7 @@ func (w *world) run(name string, rounds int, round func() error) {
 			runs               = w.updating.runs() + w.applying.runs() + w.standby.runs()
 			statuses, expiries = w.proxy.Answered()
 			writes             = len(w.audit.records)
+			collectors         = w.collectors
 		)
 		begun := time.Now()
 		for range rounds {
@@ -169,11 +175,11 @@ func (w *world) run(name string, rounds int, round func() error) {
 			slowest, total = max(slowest, took), total+took
 		}
 		now, expired := w.proxy.Answered()
-		t.Logf("seed=%d fault=%s rounds=%d took=%s converged: mean=%s slowest=%s parents=%d children=%d starts=%d writes=%d 409=%d 410=%d 429=%d",
+		t.Logf("seed=%d fault=%s rounds=%d took=%s converged: mean=%s slowest=%s parents=%d children=%d starts=%d writes=%d 409=%d 410=%d 429=%d collectors=%d",
 			w.seed, name, rounds, time.Since(begun).Round(time.Millisecond), (total / time.Duration(rounds)).Round(time.Millisecond), slowest.Round(time.Millisecond),
 			len(w.model.parents), len(w.model.children()), w.updating.runs()+w.applying.runs()+w.standby.runs()-runs, len(w.audit.records)-writes,
 			now[http.StatusConflict]-statuses[http.StatusConflict], now[http.StatusGone]-statuses[http.StatusGone]+expired-expiries,
-			now[http.StatusTooManyRequests]-statuses[http.StatusTooManyRequests])
+			now[http.StatusTooManyRequests]-statuses[http.StatusTooManyRequests], w.collectors-collectors)
 	})
 	if !done {
 		w.t.FailNow()
@@ -225,6 +231,44 @@ func (w *world) killAPIServer() error {
 	w.cp.KillAPIServer(target)
 	time.Sleep(w.scale.outage / 3)
 	return w.cp.RestartAPIServer(w.t.Context(), target)
+}
+
+// replaceUnseen deletes parents and makes them anew while the API server that the
+// garbage collector watches is gone: it sees the new ones only.
+func (w *world) replaceUnseen() error {
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	const plural = "rollers"
+	again := map[parentKey]types.UID{}
+	for i := range 2 {
+		key, p := parentKey{plural, fmt.Sprintf("again-%d%d", w.model.next, i)}, parent{count: 2, value: "first"}
+		w.model.parents[key] = p
+		if err := w.createParent(ctx, key, p, ""); err != nil {
+			return err
+		}
+		kit.Eventually(w.t, patience, func() error {
+			_, err := w.get(ctx, configMaps, childName(key, 1))
+			return err
+		})
+		live, err := w.get(ctx, resourceOf(plural), key.name)
+		if err != nil {
+			return err
+		}
+		again[key] = live.GetUID()
+	}
+	w.cp.KillAPIServer(0)
+	for key, uid := range again {
+		p := w.model.parents[key]
+		p.value = "second"
+		w.model.parents[key] = p
+		if err := w.delete(ctx, resourceOf(plural), key.name); err != nil {
+			return err
+		}
+		if err := w.createParent(ctx, key, p, uid); err != nil {
+			return err
+		}
+	}
+	return w.cp.RestartAPIServer(w.t.Context(), 0)
 }
 
 func (w *world) restartAPIServer() error {
@@ -477,119 +521,4 @@ func (w *world) recreateParts() error {
 	time.Sleep(w.someTime(briefly / 2))
 	w.model.partDefault = "more"
 	return w.recreateCRD(parts.Resource, "value: {type: string}", "value: {type: string}\n              extra: {type: string, default: more}")
-}
-
-// stealLease puts another identity into the lease while all syncs wait for their
-// hooks, which then answer.
-func (w *world) stealLease() error {
-	if err := w.updating.waitHolding(); err != nil {
-		return err
-	}
-	release := make(chan struct{})
-	w.moods.set(func(hook kit.Hook) kit.Hook { return kit.Held(release, hook) })
-	defer w.moods.set(nil)
-	// What was asked before still writes.
-	time.Sleep(2 * briefly)
-	w.waitQuiet()
-	run := w.updating.now()
-	written := w.writesOf(run)
-	w.updating.rob("thief_1")
-	if err := w.patchLease(w.updating.lease, `{"spec":{"holderIdentity":"thief_1"}}`); err != nil {
-		return err
-	}
-	kit.Eventually(w.t, patience, func() error {
-		if !run.said("Lost the singleton lease") {
-			return errors.New("the loss is not noticed")
-		}
-		return nil
-	})
-	close(release)
-	<-run.proc.Done()
-	if status, _ := run.proc.Status(); status.Code != 1 {
-		return fmt.Errorf("it ended with %s after it had lost the lease", status)
-	}
-	if now := w.writesOf(run); now != written {
-		return fmt.Errorf("it wrote %d times after its lease was stolen", now-written)
-	}
-	defer w.updating.rob("")
-	return w.updating.waitHolding()
-}
-
-// writesOf is how much a run has written, but for its lease.
-func (w *world) writesOf(run *term) (n int) {
-	if _, err := w.audit.read(w.cp); err != nil {
-		w.t.Error(err)
-	}
-	for _, one := range w.audit.records {
-		if one.credential() == run.credential && !one.ofLease() && one.accepted() {
-			n++
-		}
-	}
-	return n
-}
-
-func (w *world) patchLease(name, patch string) error {
-	_, err := w.plain[0].CoordinationV1().Leases(singleton.DefaultNamespace).Patch(w.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	return err
-}
-
-// deleteLease deletes the lease under its holder while another waits for it.
-func (w *world) deleteLease() error {
-	if err := w.updating.waitHolding(); err != nil {
-		return err
-	}
-	w.standby.start()
-	defer w.standby.stop()
-	if err := w.standby.waitWaiting(); err != nil {
-		return err
-	}
-	for range 2 {
-		time.Sleep(w.someTime(singleton.RetryPeriod))
-		err := w.plain[0].CoordinationV1().Leases(singleton.DefaultNamespace).Delete(w.t.Context(), w.updating.lease, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-	}
-	// Until one of them has it.
-	kit.Eventually(w.t, patience, func() error {
-		_, err := w.plain[0].CoordinationV1().Leases(singleton.DefaultNamespace).Get(w.t.Context(), w.updating.lease, metav1.GetOptions{})
-		return err
-	})
-	return nil
-}
-
-// freeze stops the holder in the middle of its work until another has taken over,
-// and lets it go on then.
-func (w *world) freeze() error {
-	if err := w.updating.waitHolding(); err != nil {
-		return err
-	}
-	w.standby.start()
-	defer w.standby.stop()
-	if err := w.standby.waitWaiting(); err != nil {
-		return err
-	}
-	run := w.updating.now()
-	w.updating.signal(syscall.SIGSTOP)
-	if err := w.standby.waitHolding(); err != nil {
-		return err
-	}
-	time.Sleep(w.someTime(2 * time.Second))
-	w.updating.signal(syscall.SIGCONT)
-	<-run.proc.Done()
-	if status, _ := run.proc.Status(); status.Code != 1 {
-		return fmt.Errorf("it ended with %s after it had lost the lease", status)
-	}
-	return nil
-}
-
-// partition keeps the controllers from the API servers for longer than they may
-// write; others could have taken over.
-func (w *world) partition() error {
-	time.Sleep(w.someTime(briefly))
-	w.proxy.Block()
-	defer w.proxy.Unblock()
-	w.proxy.Cut()
-	time.Sleep(singleton.RenewDeadline + 3*time.Second)
-	return nil
 }

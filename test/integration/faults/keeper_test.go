@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,6 +42,26 @@ type term struct {
 func (r *term) said(text string) bool {
 	content, err := os.ReadFile(r.output)
 	return err == nil && strings.Contains(string(content), text)
+}
+
+// linesWith are the lines about something that all runs wrote, oldest first.
+func (k *keeper) linesWith(text string) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	about := regexp.MustCompile(`\b` + regexp.QuoteMeta(text) + `\b`)
+	var out []string
+	for _, run := range k.terms {
+		content, err := os.ReadFile(run.output)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(content)) {
+			if about.MatchString(line) {
+				out = append(out, strings.TrimSpace(line))
+			}
+		}
+	}
+	return out
 }
 
 // keeper keeps one controller running, as a kubelet does.
@@ -103,7 +124,7 @@ func (k *keeper) launch() {
 		}, k.arguments...),
 		Env: []string{
 			"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
-			singleton.EnvPodName + "=" + k.pod, singleton.EnvPodUID + "=" + k.pod, singleton.EnvPodNamespace + "=" + systemNamespace,
+			singleton.EnvPodName + "=" + k.pod, singleton.EnvPodUID + "=" + k.pod, singleton.EnvPodNamespace + "=" + kit.ControllerNamespace,
 		},
 		Stdout: output,
 	})

@@ -12,7 +12,8 @@
 // FAULT_SEED repeats a run's operations and faults. FAULT_KILLS, which is more
 // than the default in the long form (make test-faults), is the number of kills;
 // FAULT_LONG=1 makes outages and rounds long; FAULT_PARENTS is about how many
-// parents there are.
+// parents there are. FAULT_ONLY is the name of the only fault that happens, such as
+// "mixed", which FAULT_MIXED rounds are made of.
 package faults_test
 
 import (

@@ -27,11 +27,9 @@ import (
 )
 
 const (
-	systemNamespace = "metacontroller"
-	serviceAccount  = "metacontroller"
-	namespace       = "default"
-	group           = "faults.example.com"
-	groupVersion    = group + "/v1"
+	namespace    = "default"
+	group        = "faults.example.com"
+	groupVersion = group + "/v1"
 
 	// patience is how long anything may take on a machine with much else to do. A
 	// parent whose hook failed for long is tried again within a minute.
@@ -66,6 +64,8 @@ type scale struct {
 	// cuts is how often connections are cut in a round.
 	cuts int
 	long bool
+	// only is the one fault that happens, empty for all.
+	only string
 }
 
 func scaleFromEnvironment(t *testing.T) scale {
@@ -74,7 +74,8 @@ func scaleFromEnvironment(t *testing.T) scale {
 	if os.Getenv("FAULT_LONG") != "" {
 		out = scale{kills: 50, parents: 300, operations: 120, outage: 30 * time.Second, hookOutage: 2 * time.Minute, mixed: 10, cuts: 6, long: true}
 	}
-	for name, value := range map[string]*int{"FAULT_KILLS": &out.kills, "FAULT_PARENTS": &out.parents} {
+	out.only = os.Getenv("FAULT_ONLY")
+	for name, value := range map[string]*int{"FAULT_KILLS": &out.kills, "FAULT_PARENTS": &out.parents, "FAULT_MIXED": &out.mixed} {
 		given := os.Getenv(name)
 		if given == "" {
 			continue
@@ -123,6 +124,9 @@ type world struct {
 	updating, applying *keeper
 	// standby waits for the lease of updating.
 	standby *keeper
+
+	// collectors is how often the garbage collector was started anew.
+	collectors int
 
 	// untouched are objects nobody may write, with their resource versions.
 	untouched map[string]string
@@ -192,33 +196,10 @@ func (s *lockedSource) Uint64() uint64 {
 // install makes the kinds and the rights, and starts what collects garbage.
 func (w *world) install() {
 	w.t.Helper()
-	root, err := kit.Root()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	config := filepath.Join(root, "config")
-	admin := w.cp.AdminConfig(0)
-	for _, file := range []string{
-		filepath.Join(config, "crd", "metacontroller.k8s.io_compositecontrollers.yaml"),
-		filepath.Join(config, "crd", "metacontroller.k8s.io_decoratorcontrollers.yaml"),
-		filepath.Join(config, "crd", "metacontroller.k8s.io_controllerrevisions.yaml"),
-		filepath.Join(config, "controller", "namespace.yaml"),
-		filepath.Join(config, "rbac", "controller.yaml"),
-		filepath.Join(config, "rbac", "lease.yaml"),
-		filepath.Join(config, "rbac", "managed.yaml"),
-		filepath.Join("testdata", "kinds.yaml"),
-	} {
-		if _, err := kit.ApplyFile(w.t.Context(), admin, file); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	account := "{apiVersion: v1, kind: ServiceAccount, metadata: {name: " + serviceAccount + ", namespace: " + systemNamespace + "}}"
-	if _, err := kit.ApplyYAML(w.t.Context(), admin, []byte(account)); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := w.cp.StartControllers(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(kit.InstallController(w.t.Context(), w.cp.AdminConfig(0)))
+	_, err := kit.ApplyFile(w.t.Context(), w.cp.AdminConfig(0), filepath.Join("testdata", "kinds.yaml"))
+	w.must(err)
+	w.must(w.cp.StartControllers(w.t.Context()))
 }
 
 func (w *world) applyTemplate(file, before, after string) {
@@ -261,7 +242,7 @@ func (w *world) mint(enough int) {
 	missing := enough - len(w.tokens)
 	w.mu.Unlock()
 	for range missing {
-		config, err := w.cp.TokenConfig(w.t.Context(), systemNamespace, serviceAccount)
+		config, err := w.cp.TokenConfig(w.t.Context(), kit.ControllerNamespace, kit.ControllerAccount)
 		w.must(err)
 		w.mu.Lock()
 		w.tokens = append(w.tokens, config)

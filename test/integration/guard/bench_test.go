@@ -113,7 +113,8 @@ func BenchmarkGuard(b *testing.B) {
 // take, and reads from the guard's records how long each decision took.
 func benchDecisions(b *testing.B) []measured {
 	s := prepare(b)
-	s.start(guardConfig{args: []string{"--policy-max-age=500ms"}})
+	// A line for each refusal, so that each has its latency there.
+	s.start(guardConfig{args: []string{"--policy-max-age=500ms", "--audit-repeat-interval=0"}})
 	s.point()
 	s.admission(allLayers)
 	namespace := s.namespace("bench")

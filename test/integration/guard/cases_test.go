@@ -16,13 +16,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
@@ -36,71 +33,6 @@ const (
 	// fence is what holds then.
 	unrecognised = "allowed, not recognisable"
 )
-
-// stage is a cluster with an installed guard, and what the attempts act on.
-type stage struct {
-	*suite
-	namespace string
-	// servers is through how many API servers the attempts go, in turn.
-	servers, turn int
-}
-
-// next is a client of the API server whose turn it is.
-func (c *stage) next() client.Client {
-	c.turn++
-	return c.admins[c.turn%c.servers]
-}
-
-func (c *stage) holder() string { return c.namespace + "/mc" }
-
-// dry creates an object without keeping it: what is allowed leaves nothing behind.
-func (c *stage) dry(object client.Object) error {
-	return c.next().Create(c.ctx(), object, client.DryRunAll)
-}
-
-// create creates an object for good.
-func (c *stage) create(object client.Object) error { return c.next().Create(c.ctx(), object) }
-
-func (c *stage) merge(object client.Object, patch string, options ...client.PatchOption) error {
-	return c.next().Patch(c.ctx(), object, client.RawPatch(types.StrategicMergePatchType, []byte(patch)), options...)
-}
-
-// apply applies an object server-side, as a manager of its own.
-func (c *stage) applyAs(manager string, object client.Object, options ...client.ApplyOption) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	if err != nil {
-		return err
-	}
-	applied := &unstructured.Unstructured{Object: content}
-	gvk, err := apiutil.GVKForObject(object, scheme)
-	if err != nil {
-		return err
-	}
-	applied.SetGroupVersionKind(gvk)
-	return c.next().Apply(c.ctx(), client.ApplyConfigurationFromUnstructured(applied),
-		append([]client.ApplyOption{client.FieldOwner(manager), client.ForceOwnership}, options...)...)
-}
-
-func (c *stage) scale(object client.Object, replicas int32) error {
-	return c.next().SubResource("scale").Update(c.ctx(), object, client.WithSubResourceBody(&autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}))
-}
-
-// debug adds an ephemeral container. The scheduler and the controllers write to
-// Pods too, so a conflict is tried again.
-func (c *stage) debug(name, image string) error {
-	for {
-		live := &corev1.Pod{}
-		admin := c.next()
-		if err := admin.Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, live); err != nil {
-			return err
-		}
-		live.Spec.EphemeralContainers = append(live.Spec.EphemeralContainers, corev1.EphemeralContainer{
-			EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: image}})
-		if err := admin.SubResource("ephemeralcontainers").Update(c.ctx(), live); !apierrors.IsConflict(err) {
-			return err
-		}
-	}
-}
 
 // try is one attempt to get a second instance past the guard, or something that
 // looks like one and is none.
@@ -125,26 +57,6 @@ func outcome(err error) (string, string) {
 		return match[2], match[1]
 	}
 	return "error", err.Error()
-}
-
-// second counts the instances, by their own names, that run beside the holder's
-// Pod: no attempt may add one.
-func (c *stage) second() []string {
-	c.t.Helper()
-	signature := defaultSignature(c.t)
-	pods := &corev1.PodList{}
-	if err := c.admin().List(c.ctx(), pods); err != nil {
-		c.t.Fatal(err)
-	}
-	var second []string
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if !ended && len(signature.Containers(&pod.Spec)) > 0 && (pod.Namespace != c.namespace || pod.Name != "mc-0") {
-			second = append(second, pod.Namespace+"/"+pod.Name)
-		}
-	}
-	return second
 }
 
 // run runs attempts one after the other, each with its subtest, and prints them
@@ -184,8 +96,6 @@ func (c *stage) run(t *testing.T, tries []try) {
 	}
 	t.Log(table.String())
 }
-
-func (c *stage) held() bool { return c.policy().Status.Holder != nil }
 
 // image is an instance's Pod spec by another image.
 func withImage(image string) corev1.PodSpec { return podSpec(image) }
@@ -511,53 +421,6 @@ func heldTries() []try {
 	return tries
 }
 
-// pinnedOwner is what the StatefulSet controller writes into the holder's Pod.
-func (c *stage) pinnedOwner() []metav1.OwnerReference {
-	return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mc", UID: c.policy().Status.Holder.UID, Controller: ptr.To(true)}}
-}
-
-// refusalEvent waits until a controller says, in an event on the object that it
-// works on, or on one that is named after it, that the guard refused it.
-func (c *stage) refusalEvent(name string) {
-	c.t.Helper()
-	c.eventually(func() error {
-		events := &corev1.EventList{}
-		if err := c.admin().List(c.ctx(), events, client.InNamespace(c.namespace)); err != nil {
-			return err
-		}
-		for _, event := range events.Items {
-			if strings.HasPrefix(event.InvolvedObject.Name, name) && strings.Contains(event.Message, "denied") && strings.Contains(event.Message, c.holder()) {
-				return nil
-			}
-		}
-		return fmt.Errorf("no event says that %s was refused", name)
-	})
-}
-
-// callsOf is how often all API servers have called a webhook.
-func (c *stage) callsOf(webhook string) int {
-	c.t.Helper()
-	calls := 0
-	for server := range c.admins {
-		calls += c.webhookCallsOf(server, webhook)
-	}
-	return calls
-}
-
-// refusalRecord waits until a guard has written down that it refused a
-// controller's update by that rule.
-func (c *stage) refusalRecord(kind, prefix string, rule decide.Rule) {
-	c.t.Helper()
-	c.eventually(func() error {
-		for _, record := range c.records() {
-			if record.Object.Kind == kind && strings.HasPrefix(record.Object.Name, prefix) && record.Rule == string(rule) && record.Enforced {
-				return nil
-			}
-		}
-		return fmt.Errorf("no record says that a %s of %s was refused by %s", kind, prefix, rule)
-	})
-}
-
 func renamed(object *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.HorizontalPodAutoscaler {
 	object.Name = "try"
 	return object
@@ -639,14 +502,6 @@ func TestCases(t *testing.T) {
 		})
 	})
 	t.Run("force_delete", func(t *testing.T) { c.forceDelete(t) })
-}
-
-func (s *suite) uidOf(object client.Object) types.UID {
-	s.t.Helper()
-	if err := s.admin().Get(s.ctx(), client.ObjectKeyFromObject(object), object); err != nil {
-		s.t.Fatal(err)
-	}
-	return object.GetUID()
 }
 
 // forceDelete gives the holder's Pod a node that nobody runs, and tries to force

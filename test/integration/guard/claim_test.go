@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,8 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/guard/claim"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
 	"github.com/metacontroller-solo/solo/pkg/guard/identify"
+	"github.com/metacontroller-solo/solo/pkg/guard/inspect"
+	"github.com/metacontroller-solo/solo/pkg/guard/scan"
 )
 
 func defaultSignature(t testing.TB) *identify.Signature {
@@ -123,7 +126,6 @@ func newReconciler(s *suite) *reconcilerAt {
 	c := clocktesting.NewFakePassiveClock(time.Now())
 	return &reconcilerAt{suite: s, clock: c, inner: &claim.Reconciler{
 		Client: s.admin(), Clock: c, Limits: claim.Limits{Reservation: 75 * time.Second, Release: 10 * time.Second},
-		Gap: func(context.Context, *guardv1alpha1.SingletonPolicy) (string, error) { return "", nil },
 	}}
 }
 
@@ -225,8 +227,12 @@ func TestAdoption(t *testing.T) {
 	}
 	r := newReconciler(s)
 	r.expect(0, "")
-	compliant := meta.FindStatusCondition(s.policy().Status.Conditions, guardv1alpha1.ConditionCompliant)
-	if compliant == nil || compliant.Status != metav1.ConditionFalse || compliant.ObservedGeneration != s.policy().Generation {
+	seen, err := scan.Run(s.ctx(), s.admin(), scan.Options{Policy: guardv1alpha1.DefaultPolicyName, Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compliant := meta.FindStatusCondition(seen.Conditions, guardv1alpha1.ConditionCompliant)
+	if compliant == nil || compliant.Status != metav1.ConditionFalse || compliant.Reason != inspect.ReasonNoClearHolder || compliant.ObservedGeneration != s.policy().Generation {
 		t.Fatalf("Compliant is %+v though two are there", compliant)
 	}
 	decision, err := claimOnce(s.ctx(), slot, defaultSignature(t), decide.Identity{Namespace: namespace, Name: "three"}, "u3")
@@ -256,4 +262,51 @@ func TestAdoption(t *testing.T) {
 	if holder := newReconciler(s).expect(0, guardv1alpha1.HolderBound); holder.UID != live.UID {
 		t.Fatalf("holder is %+v, want uid %s", holder, live.UID)
 	}
+}
+
+// TestNoClaimBesideWhatRuns: what ran before the guard is no StatefulSet and
+// holds no slot; nobody gets it until that is gone.
+func TestNoClaimBesideWhatRuns(t *testing.T) {
+	s := prepare(t)
+	namespace := s.namespace("beside")
+	slot := &claim.Slot{Client: s.admin(), Clock: clock.RealClock{}, Policy: guardv1alpha1.DefaultPolicyName}
+	id := decide.Identity{Namespace: namespace, Name: "mc"}
+	before := pod(namespace, "before", instanceImage)
+	stranger := pod(namespace, "stranger", strangerImage)
+	// A Pod that the StatefulSet left behind is its own.
+	orphan := pod(namespace, "mc-0", instanceImage)
+	for _, object := range []client.Object{before, stranger, orphan} {
+		if err := s.admin().Create(s.ctx(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decision, err := claimOnce(s.ctx(), slot, defaultSignature(t), id, "u1")
+	if err != nil || decision.Verdict != decide.VerdictDeny || decision.Rule != decide.RuleSecondWorkload {
+		t.Fatalf("let in beside a Pod: %+v, %v", decision, err)
+	}
+	for _, part := range []string{"Pod " + namespace + "/before", "Next: "} {
+		if !strings.Contains(decision.Message, part) {
+			t.Errorf("%q is not in %q", part, decision.Message)
+		}
+	}
+	if strings.Contains(decision.Message, "mc-0") || strings.Contains(decision.Message, "stranger") {
+		t.Errorf("names what is not in the way: %q", decision.Message)
+	}
+	// Not beside it either if a person has named the holder.
+	s.setSpec(func(spec *guardv1alpha1.SingletonPolicySpec) {
+		spec.Holder = &guardv1alpha1.HolderReference{Namespace: namespace, Name: "mc"}
+	})
+	if decision, err := claimOnce(s.ctx(), slot, defaultSignature(t), id, "u1"); err != nil || decision.Verdict != decide.VerdictDeny {
+		t.Fatalf("let in beside a Pod: %+v, %v", decision, err)
+	}
+	if err := s.admin().Delete(s.ctx(), before, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(func() error {
+		decision, err := claimOnce(s.ctx(), slot, defaultSignature(t), id, "u1")
+		if err == nil && decision.Verdict != decide.VerdictAllow {
+			err = fmt.Errorf("still refused: %s", decision.Message)
+		}
+		return err
+	})
 }

@@ -3,11 +3,8 @@ package guard_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,14 +13,11 @@ import (
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -33,148 +27,16 @@ import (
 	"github.com/metacontroller-solo/solo/test/kit"
 )
 
-// trial is one case, with the guards installed and the slot free.
-type trial struct {
-	*suite
-	namespace string
-	// all is the suite of all cases: what it starts outlives this one.
-	all *suite
-}
-
-// first and last are clients of the first and of the last API server that the
-// case is tried on.
-func (c *trial) first() client.Client { return c.admins[0] }
-
-func (c *trial) last() client.Client { return c.admins[len(c.admins)-1] }
-
-// hold gives the slot to a StatefulSet and waits for its Pod.
-func (c *trial) hold(name string) *appsv1.StatefulSet {
-	c.t.Helper()
-	object := statefulSet(c.namespace, name)
-	if err := c.first().Create(c.ctx(), object); err != nil {
-		c.t.Fatal(err)
-	}
-	c.phase(guardv1alpha1.HolderBound)
-	c.awaitPod(c.namespace, name+"-0", "")
-	return object
-}
-
-// one checks that one of the creates went through, that all others were refused
-// with the winner's name, and that one Pod comes of it.
-func (c *trial) one(objects []client.Object, errs []error) client.Object {
-	c.t.Helper()
-	var winner client.Object
-	for i, object := range objects {
-		if errs[i] == nil {
-			if winner != nil {
-				c.t.Fatalf("%s and %s were both admitted", client.ObjectKeyFromObject(winner), client.ObjectKeyFromObject(object))
-			}
-			winner = object
-		}
-	}
-	if winner == nil {
-		c.t.Fatalf("nobody was admitted: %v", errs)
-	}
-	for i, object := range objects {
-		if object != winner {
-			refused(c.t, errs[i], decide.RuleSecondWorkload, winner.GetNamespace()+"/"+winner.GetName())
-		}
-	}
-	c.awaitPod(winner.GetNamespace(), winner.GetName()+"-0", "")
-	c.instances(1)
-	return winner
-}
-
-// instances checks how many Pods run an instance.
-func (c *trial) instances(want int) {
-	c.t.Helper()
-	pods := &corev1.PodList{}
-	if err := c.first().List(c.ctx(), pods); err != nil {
-		c.t.Fatal(err)
-	}
-	signature, got := defaultSignature(c.t), 0
-	for _, found := range pods.Items {
-		if len(signature.Containers(&found.Spec)) > 0 && found.Status.Phase != corev1.PodFailed && found.Status.Phase != corev1.PodSucceeded {
-			got++
-		}
-	}
-	if got != want {
-		c.t.Fatalf("%d instances are there, want %d", got, want)
-	}
-}
-
-// vacate takes everything away and waits until the guard has freed the slot.
-func (c *trial) vacate() {
-	c.t.Helper()
-	c.unfinalize()
-	c.clean()
-	c.eventually(func() error {
-		policy := c.policy()
-		switch held := policy.Status.Holder; {
-		case held == nil:
-			return nil
-		case held.Phase == guardv1alpha1.HolderReserved:
-			// What was never stored is given up after a time that is long here.
-			policy.Status.Holder = nil
-			return c.admin().Status().Update(c.ctx(), policy)
-		default:
-			return fmt.Errorf("holder is %+v", held)
-		}
-	})
-}
-
-// unfinalize lets Pods go that a case has held.
-func (c *trial) unfinalize() {
-	c.t.Helper()
-	pods := &corev1.PodList{}
-	if err := c.admin().List(c.ctx(), pods); err != nil {
-		c.t.Fatal(err)
-	}
-	for i := range pods.Items {
-		if held := &pods.Items[i]; len(held.Finalizers) > 0 {
-			held.Finalizers = nil
-			if err := client.IgnoreNotFound(c.admin().Update(c.ctx(), held)); err != nil {
-				c.t.Fatal(err)
-			}
-			if held.DeletionTimestamp == nil {
-				continue
-			}
-			// As the kubelet does once the containers have ended.
-			if err := client.IgnoreNotFound(c.admin().Delete(c.ctx(), held, client.GracePeriodSeconds(0))); err != nil {
-				c.t.Fatal(err)
-			}
-		}
-	}
-}
-
-// keep holds a Pod like a long grace period does. It is bound to a node, for
-// Kubernetes ends a Pod at once that is on none.
-func (c *trial) keep(name string) {
-	c.t.Helper()
-	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "somewhere"}}
-	if err := c.first().SubResource("binding").Create(c.ctx(), pod(c.namespace, name, ""), binding); err != nil {
-		c.t.Fatal(err)
-	}
-	c.eventually(func() error {
-		held := &corev1.Pod{}
-		if err := c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, held); err != nil {
-			return err
-		}
-		held.Finalizers = []string{"test.metacontroller.io/alive"}
-		return c.first().Update(c.ctx(), held)
-	})
-}
-
 // casesInTurn are those that share an installation of two guards.
 var casesInTurn = []struct {
 	name string
-	run  func(*trial)
+	run  func(*stage)
 }{
-	{"A01 two-creates", func(c *trial) {
+	{"A01 two-creates", func(c *stage) {
 		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
 		c.one(objects, c.startAll(objects, plain))
 	}},
-	{"A02 cold replicas", func(c *trial) {
+	{"A02 cold replicas", func(c *stage) {
 		for _, g := range c.running() {
 			g.process.Stop()
 		}
@@ -184,7 +46,7 @@ var casesInTurn = []struct {
 		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
 		c.one(objects, c.startAll(objects, plain))
 	}},
-	{"A03 mixed kinds", func(c *trial) {
+	{"A03 mixed kinds", func(c *stage) {
 		objects := []client.Object{deployment(c.namespace, "a"), job(c.namespace, "b"), pod(c.namespace, "c", instanceImage)}
 		for i, err := range c.startAll(objects, plain) {
 			if !apierrors.IsForbidden(err) {
@@ -193,14 +55,14 @@ var casesInTurn = []struct {
 		}
 		c.instances(0)
 	}},
-	{"A04 cross namespace", func(c *trial) {
+	{"A04 cross namespace", func(c *stage) {
 		var objects []client.Object
 		for range 10 {
 			objects = append(objects, statefulSet(c.suite.namespace("a04"), "mc"))
 		}
 		c.one(objects, c.startAll(objects, plain))
 	}},
-	{"A08 stale-cache retry", func(c *trial) {
+	{"A08 stale-cache retry", func(c *stage) {
 		held := c.hold("mc")
 		const writes = 20
 		errs := make([]error, 0, writes)
@@ -223,7 +85,7 @@ var casesInTurn = []struct {
 			seen[record.AdmissionUID] = true
 		}
 	}},
-	{"A10 late answer", func(c *trial) {
+	{"A10 late answer", func(c *stage) {
 		stopped := c.running()
 		for _, g := range stopped {
 			_ = g.process.Signal(syscall.SIGSTOP)
@@ -237,7 +99,7 @@ var casesInTurn = []struct {
 		}
 		kit.Eventually(c.t, 2*patience, func() error { return c.last().Create(c.ctx(), statefulSet(c.namespace, "next")) })
 	}},
-	{"A12 quota after us", func(c *trial) {
+	{"A12 quota after us", func(c *stage) {
 		quota := &corev1.ResourceQuota{ObjectMeta: named(c.namespace, "none"), Spec: corev1.ResourceQuotaSpec{
 			Hard: corev1.ResourceList{"count/statefulsets.apps": resource.MustParse("0")},
 		}}
@@ -269,7 +131,7 @@ var casesInTurn = []struct {
 		})
 		c.phase(guardv1alpha1.HolderBound)
 	}},
-	{"A14 AlreadyExists", func(c *trial) {
+	{"A14 AlreadyExists", func(c *stage) {
 		held := c.hold("mc")
 		for _, admin := range c.admins {
 			if err := admin.Create(c.ctx(), statefulSet(c.namespace, "mc")); !apierrors.IsAlreadyExists(err) {
@@ -280,7 +142,7 @@ var casesInTurn = []struct {
 			c.t.Fatalf("holder is %+v", now)
 		}
 	}},
-	{"A17 dry-run allow", func(c *trial) {
+	{"A17 dry-run allow", func(c *stage) {
 		before := c.policy().Status
 		for _, name := range []string{"one", "two"} {
 			if err := c.last().Create(c.ctx(), statefulSet(c.namespace, name), client.DryRunAll); err != nil {
@@ -303,7 +165,7 @@ var casesInTurn = []struct {
 			return nil
 		})
 	}},
-	{"A18 dry-run deny", func(c *trial) {
+	{"A18 dry-run deny", func(c *stage) {
 		c.hold("mc")
 		// What is known of the holder's Pod, and told, may change between the two.
 		kit.Eventually(c.t, patience, func() error {
@@ -315,15 +177,15 @@ var casesInTurn = []struct {
 			return nil
 		})
 	}},
-	{"A19 server-side apply create", func(c *trial) {
-		if err := c.serverSideApply(c.first(), "mc"); err != nil {
+	{"A19 server-side apply create", func(c *stage) {
+		if err := c.applyAs("apply", statefulSet(c.namespace, "mc")); err != nil {
 			c.t.Fatal(err)
 		}
 		c.phase(guardv1alpha1.HolderBound)
-		refused(c.t, c.serverSideApply(c.last(), "second"), decide.RuleSecondWorkload, c.namespace+"/mc")
+		refused(c.t, c.applyAs("apply", statefulSet(c.namespace, "second")), decide.RuleSecondWorkload, c.namespace+"/mc")
 		c.recorded("second", "CREATE")
 	}},
-	{"A21 no-op update", func(c *trial) {
+	{"A21 no-op update", func(c *stage) {
 		held := c.hold("mc")
 		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
 		for _, admin := range c.admins {
@@ -332,7 +194,7 @@ var casesInTurn = []struct {
 			}
 		}
 	}},
-	{"A22 status writes", func(c *trial) {
+	{"A22 status writes", func(c *stage) {
 		held := c.hold("mc")
 		before := 0
 		for server := range c.admins {
@@ -352,7 +214,7 @@ var casesInTurn = []struct {
 			c.t.Errorf("the guard was asked %d times about writes of the status", after-before)
 		}
 	}},
-	{"A23 delete then create", func(c *trial) {
+	{"A23 delete then create", func(c *stage) {
 		held := c.hold("mc")
 		c.keep("mc-0")
 		if err := c.first().Delete(c.ctx(), held, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
@@ -377,7 +239,7 @@ var casesInTurn = []struct {
 		c.awaitPod(c.namespace, "next-0", "")
 		c.instances(1)
 	}},
-	{"A25 multi-doc apply", func(c *trial) {
+	{"A25 multi-doc apply", func(c *stage) {
 		var file bytes.Buffer
 		for _, name := range []string{"one", "two"} {
 			document, err := yaml.Marshal(typed(statefulSet(c.namespace, name)))
@@ -399,7 +261,7 @@ var casesInTurn = []struct {
 			c.t.Fatalf("%v: %s", err, output)
 		}
 	}},
-	{"A27 reset", func(c *trial) {
+	{"A27 reset", func(c *stage) {
 		// A call that is sent again, perhaps to another guard, has the same answer
 		// and changes nothing.
 		object := typed(statefulSet(c.namespace, "mc"))
@@ -414,6 +276,25 @@ var casesInTurn = []struct {
 		if now := c.policy().Status; now.Epoch != epoch+1 || now.Holder == nil || now.Holder.UID != object.GetUID() {
 			c.t.Fatalf("the slot is %+v", now)
 		}
+		// Sent again, it is one decision: no guard writes a second line.
+		written := map[string]int{}
+		c.eventually(func() error {
+			clear(written)
+			for _, record := range c.records() {
+				if record.AdmissionUID == "replayed" {
+					written[record.Replica]++
+				}
+			}
+			if len(written) == 0 {
+				return fmt.Errorf("no record of what was sent again")
+			}
+			return nil
+		})
+		for replica, lines := range written {
+			if lines != 1 {
+				c.t.Errorf("%s wrote %d lines of one request", replica, lines)
+			}
+		}
 		c.suite.free()
 		// Connections that break while they are used.
 		objects := []client.Object{statefulSet(c.namespace, "one"), statefulSet(c.namespace, "two")}
@@ -421,7 +302,7 @@ var casesInTurn = []struct {
 		defer cut.Stop()
 		c.one(objects, c.startAll(objects, plain))
 	}},
-	{"D06 long preStop", func(c *trial) {
+	{"D06 long preStop", func(c *stage) {
 		c.hold("mc")
 		c.keep("mc-0")
 		before := c.awaitPod(c.namespace, "mc-0", "")
@@ -440,14 +321,14 @@ var casesInTurn = []struct {
 		c.awaitPod(c.namespace, "mc-0", before)
 		c.instances(1)
 	}},
-	{"D10 D21 the Pod has failed", func(c *trial) {
+	{"D10 D21 the Pod has failed", func(c *stage) {
 		c.hold("mc")
 		before := c.awaitPod(c.namespace, "mc-0", "")
 		c.fail("mc-0")
 		c.awaitPod(c.namespace, "mc-0", before)
 		c.instances(1)
 	}},
-	{"D11 terminal leftovers", func(c *trial) {
+	{"D11 terminal leftovers", func(c *stage) {
 		held := c.hold("mc")
 		if err := c.first().Delete(c.ctx(), held, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
 			c.t.Fatal(err)
@@ -459,11 +340,11 @@ var casesInTurn = []struct {
 		c.awaitPod(c.namespace, "next-0", "")
 		c.instances(1)
 	}},
-	{"D12 Pending holder", func(c *trial) {
+	{"D12 Pending holder", func(c *stage) {
 		c.hold("mc") // There is no node: its Pod is Pending.
 		refused(c.t, c.last().Create(c.ctx(), statefulSet(c.namespace, "second")), decide.RuleSecondWorkload, c.namespace+"/mc")
 	}},
-	{"D14 nodeName set", func(c *trial) {
+	{"D14 nodeName set", func(c *stage) {
 		c.hold("mc")
 		second := pod(c.namespace, "second", instanceImage)
 		second.Spec.NodeName = "somewhere"
@@ -473,7 +354,7 @@ var casesInTurn = []struct {
 			}
 		}
 	}},
-	{"D19 namespace delete + recreate", func(c *trial) {
+	{"D19 namespace delete + recreate", func(c *stage) {
 		held := c.hold("mc")
 		namespace := &corev1.Namespace{}
 		namespace.Name = c.namespace
@@ -498,7 +379,7 @@ var casesInTurn = []struct {
 		c.awaitPod(c.namespace, "mc-0", "")
 		c.instances(1)
 	}},
-	{"D22 image pull stuck", func(c *trial) {
+	{"D22 image pull stuck", func(c *stage) {
 		c.hold("mc")
 		before := c.awaitPod(c.namespace, "mc-0", "")
 		for _, image := range []string{"ghcr.io/metacontroller/metacontroller:no-such", instanceImage} {
@@ -512,7 +393,7 @@ var casesInTurn = []struct {
 		}
 		c.awaitPod(c.namespace, "mc-0", before)
 	}},
-	{"G02 G12 a copy beside the live one", func(c *trial) {
+	{"G02 G12 a copy beside the live one", func(c *stage) {
 		held := c.hold("mc")
 		live := &appsv1.StatefulSet{}
 		if err := c.first().Get(c.ctx(), client.ObjectKeyFromObject(held), live); err != nil {
@@ -526,7 +407,7 @@ var casesInTurn = []struct {
 			c.t.Fatal(err)
 		}
 	}},
-	{"G03 the status was lost", func(c *trial) {
+	{"G03 the status was lost", func(c *stage) {
 		held := c.hold("mc")
 		epoch := c.policy().Status.Epoch
 		c.suite.free() // As a restored policy has none.
@@ -541,7 +422,7 @@ var casesInTurn = []struct {
 			return nil
 		})
 	}},
-	{"G07 two policies", func(c *trial) {
+	{"G07 two policies", func(c *stage) {
 		other := &guardv1alpha1.SingletonPolicy{}
 		other.Name = "other"
 		if err := c.first().Create(c.ctx(), other); err != nil {
@@ -557,7 +438,7 @@ var casesInTurn = []struct {
 // caseArgs let a guard release soon.
 var caseArgs = []string{"--release-delay=300ms", "--api-request-timeout=1s", "--policy-max-age=100ms"}
 
-// TestCases tries each case with all clients and guards at one API server, and
+// TestConcurrencyCases tries each case with all clients and guards at one API server, and
 // with two.
 func TestConcurrencyCases(t *testing.T) {
 	for servers := 1; servers <= 2; servers++ {
@@ -573,7 +454,7 @@ func TestConcurrencyCases(t *testing.T) {
 			for _, each := range casesInTurn {
 				t.Run(each.name, func(t *testing.T) {
 					s.revive(caseArgs...)
-					c := &trial{suite: s.of(t), all: s}
+					c := &stage{suite: s.at(t), all: s, servers: servers}
 					c.namespace = c.suite.namespace("case")
 					defer c.vacate()
 					each.run(c)
@@ -581,13 +462,6 @@ func TestConcurrencyCases(t *testing.T) {
 			}
 		})
 	}
-}
-
-// of is the suite for a part of the test.
-func (s *suite) of(t *testing.T) *suite {
-	part := *s
-	part.t = t
-	return &part
 }
 
 // plain creates until there is an answer.
@@ -600,87 +474,4 @@ func plain(ctx context.Context, admin client.Client, object client.Object) error
 func typed(object *appsv1.StatefulSet) *appsv1.StatefulSet {
 	object.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
 	return object
-}
-
-func (c *trial) serverSideApply(admin client.Client, name string) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed(statefulSet(c.namespace, name)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	delete(content, "status")
-	object := &unstructured.Unstructured{Object: content}
-	unstructured.RemoveNestedField(object.Object, "metadata", "creationTimestamp")
-	unstructured.RemoveNestedField(object.Object, "spec", "template", "metadata", "creationTimestamp")
-	return admin.Apply(c.ctx(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("apply"))
-}
-
-// recorded waits for the line about an object, with its operation.
-func (c *trial) recorded(name, operation string) {
-	c.t.Helper()
-	c.eventually(func() error {
-		for _, record := range c.records() {
-			if record.Object.Namespace == c.namespace && record.Object.Name == name {
-				if record.Operation != operation {
-					c.t.Fatalf("operation is %s", record.Operation)
-				}
-				return nil
-			}
-		}
-		return fmt.Errorf("no record of %s", name)
-	})
-}
-
-func (c *trial) awaitTerminating(name string) {
-	c.t.Helper()
-	c.eventually(func() error {
-		found := &corev1.Pod{}
-		if err := c.first().Get(c.ctx(), client.ObjectKey{Namespace: c.namespace, Name: name}, found); err != nil {
-			return err
-		}
-		if found.DeletionTimestamp == nil {
-			return fmt.Errorf("it is not deleted yet")
-		}
-		return nil
-	})
-}
-
-// fail ends a Pod as a node does that drains itself.
-func (c *trial) fail(name string) {
-	c.t.Helper()
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Failed","reason":"Terminated"}}`))
-	if err := c.first().Status().Patch(c.ctx(), pod(c.namespace, name, ""), patch); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// review sends a create to a guard as an API server does.
-func (c *trial) review(g *guard, object *appsv1.StatefulSet, uid types.UID) *admissionv1.AdmissionResponse {
-	c.t.Helper()
-	raw, err := json.Marshal(object)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	body, err := json.Marshal(admissionv1.AdmissionReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-		Request: &admissionv1.AdmissionRequest{
-			UID: uid, Operation: admissionv1.Create, Namespace: object.Namespace, Name: object.Name,
-			Kind:     metav1.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"},
-			Resource: metav1.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"},
-			Object:   runtime.RawExtension{Raw: raw},
-		},
-	})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	response, err := c.httpClient().Post("https://"+g.webhook+"/validate", "application/json", bytes.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	answer := admissionv1.AdmissionReview{}
-	content, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK || json.Unmarshal(content, &answer) != nil {
-		c.t.Fatalf("%s %s, %v", response.Status, content, err)
-	}
-	return answer.Response
 }

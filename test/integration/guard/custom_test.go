@@ -16,6 +16,7 @@ import (
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
+	"github.com/metacontroller-solo/solo/pkg/guard/inspect"
 	"github.com/metacontroller-solo/solo/pkg/guard/pin"
 	"github.com/metacontroller-solo/solo/pkg/guard/webhook"
 )
@@ -160,5 +161,15 @@ func TestCustomWorkloads(t *testing.T) {
 			return fmt.Errorf("a second instance runs: %v", second)
 		}
 		return nil
+	})
+	t.Run("scan_of_a_listed_kind", func(t *testing.T) {
+		c := &scanned{&stage{suite: s.at(t), namespace: namespace, servers: len(s.admins)}}
+		// What may not be read is said, and then it is seen.
+		c.found(inspect.Unreadable, "listeds."+customGroup, "")
+		role.Rules[0].Verbs = []string{"get", "list", "watch"}
+		if err := c.admin().Update(c.ctx(), role); err != nil {
+			t.Fatal(err)
+		}
+		c.found(inspect.WorkloadNotHolder, "Listed "+namespace+"/old", "")
 	})
 }

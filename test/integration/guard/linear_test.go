@@ -47,7 +47,12 @@ func TestHistoryIsLinearizable(t *testing.T) {
 			t.Fatalf("%s: %v", envHistory, err)
 		}
 	}
-	args := []string{"--policy-max-age=100ms", "--release-delay=250ms", "--api-request-timeout=1s"}
+	args := []string{
+		"--policy-max-age=100ms", "--release-delay=250ms", "--api-request-timeout=1s",
+		// Leaders are killed here, and another one starts in place of one that is too
+		// slow to renew: the slot is to change hands soon.
+		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s",
+	}
 	s := prepare(t)
 	s.timeout = 2
 	for i := range 3 {

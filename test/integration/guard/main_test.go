@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	kit.Main(m, kit.Options{APIServers: apiServers()})
+	kit.Main(m, kit.Options{APIServers: apiServers(), AuditPolicyFile: "testdata/audit-policy.yaml"})
 }
 
 // envAPIServers sets the number of API servers on the one etcd: the cases hold

@@ -112,15 +112,15 @@ func (s *suite) exceptions(namespace string) {
 		t.Fatalf("F08: got %s (%s)", got, line)
 	}
 
-	// It must outlast the moment that both API servers take to see it.
-	const lasts = 8 * time.Second
-	expires := time.Now().Add(lasts)
-	s.setSpec(func(spec *guardv1alpha1.SingletonPolicySpec) {
-		spec.Exceptions = []guardv1alpha1.Exception{
-			{Namespace: namespace, Name: "rescue", Reason: "the holder's node is on fire", Expires: metav1.NewTime(expires)},
-			{Namespace: namespace, Name: "rescue-pod", Reason: "the same", Expires: metav1.NewTime(expires)},
-		}
-	})
+	except := func(expires time.Time) {
+		s.setSpec(func(spec *guardv1alpha1.SingletonPolicySpec) {
+			spec.Exceptions = []guardv1alpha1.Exception{
+				{Namespace: namespace, Name: "rescue", Reason: "the holder's node is on fire", Expires: metav1.NewTime(expires)},
+				{Namespace: namespace, Name: "rescue-pod", Reason: "the same", Expires: metav1.NewTime(expires)},
+			}
+		})
+	}
+	except(time.Now().Add(time.Hour))
 	s.settles(allowed, excepted)
 	s.settles(allowed, excluded)
 	status := s.policy().Status
@@ -130,7 +130,11 @@ func (s *suite) exceptions(namespace string) {
 	s.settles(string(decide.RuleSecondWorkload), deployment(namespace, "another"))
 	s.settles(string(decide.RulePodNotPinned), pod(namespace, "another", instanceImage))
 
-	// Refused again, in both layers, and not visible any more, with nobody's help.
+	// Once it has expired: refused again, in both layers, and not visible any more,
+	// with nobody's help.
+	const lasts = 3 * time.Second
+	expires := time.Now().Add(lasts)
+	except(expires)
 	s.eventually(func() error {
 		status := s.policy().Status
 		if len(status.ActiveExceptions) != 0 || meta.IsStatusConditionTrue(status.Conditions, guardv1alpha1.ConditionExcepted) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -85,7 +86,7 @@ func TestGuardsHang(t *testing.T) {
 	s.strangers(namespace, "before")
 
 	t.Run("E07 hung replica", func(t *testing.T) {
-		hung := s.of(t)
+		hung := s.at(t)
 		for _, g := range hung.guards {
 			if err := g.process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
@@ -93,20 +94,25 @@ func TestGuardsHang(t *testing.T) {
 			defer func() { _ = g.process.Signal(syscall.SIGCONT) }()
 		}
 		hung.strangers(namespace, "after")
+		// Each waits for a guard that does not answer: all of them at once.
+		var waiting sync.WaitGroup
 		for server, admin := range hung.admins {
-			if err := admin.Create(hung.ctx(), pod(namespace, "second", instanceImage)); !apierrors.IsForbidden(err) {
-				t.Fatalf("API server %d: a second instance got %v", server, err)
-			}
-			if err := admin.Create(hung.ctx(), statefulSet(namespace, "second")); !apierrors.IsInternalError(err) {
-				t.Fatalf("API server %d: a second workload got %v", server, err)
-			}
-			// It is asked about, for a scale does not say what it would run, and it
-			// goes on without an answer.
-			scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: int32(2 + server)}}
-			if err := admin.SubResource("scale").Update(hung.ctx(), scaled.DeepCopy(), client.WithSubResourceBody(scale)); err != nil {
-				t.Fatalf("API server %d: an unrelated scale got %v", server, err)
-			}
+			waiting.Go(func() {
+				if err := admin.Create(hung.ctx(), pod(namespace, "second", instanceImage)); !apierrors.IsForbidden(err) {
+					t.Errorf("API server %d: a second instance got %v", server, err)
+				}
+				if err := admin.Create(hung.ctx(), statefulSet(namespace, "second")); !apierrors.IsInternalError(err) {
+					t.Errorf("API server %d: a second workload got %v", server, err)
+				}
+				// It is asked about, for a scale does not say what it would run, and it
+				// goes on without an answer.
+				scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: int32(2 + server)}}
+				if err := admin.SubResource("scale").Update(hung.ctx(), scaled.DeepCopy(), client.WithSubResourceBody(scale)); err != nil {
+					t.Errorf("API server %d: an unrelated scale got %v", server, err)
+				}
+			})
 		}
+		waiting.Wait()
 		// The controller's own Pod comes back.
 		if err := hung.admin().Delete(hung.ctx(), pod(namespace, "mc-0", ""), client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)

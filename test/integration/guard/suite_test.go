@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -74,6 +75,9 @@ type guard struct {
 type guardConfig struct {
 	server int
 	args   []string
+	// stdout, if set, is the program's standard output itself, without the kit in
+	// between.
+	stdout *os.File
 }
 
 // buffer is an output that can be read while it is written.
@@ -299,7 +303,12 @@ func (s *suite) launch(config guardConfig) *guard {
 		// Long enough that a busy machine does not end a guard that leads.
 		"--leader-elect-lease-duration=12s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=500ms",
 	}, config.args...)
-	g.process, err = process.Start(process.Spec{Name: name, Path: program, Args: arguments, Stdout: io.Discard, Stderr: g.stderr})
+	spec := process.Spec{Name: name, Path: program, Args: arguments, Stdout: io.Discard, Stderr: g.stderr}
+	if config.stdout != nil {
+		spec.Path, spec.Files = "/bin/sh", []*os.File{config.stdout}
+		spec.Args = append([]string{"-c", `exec "$0" "$@" >&3 3>&-`, program}, arguments...)
+	}
+	g.process, err = process.Start(spec)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -340,9 +349,27 @@ func (s *suite) point() {
 	s.balancer.point(targets...)
 }
 
-// records reads the audit logs of all guards.
+// recordSchema is what every line of every guard is held to.
+var recordSchema = sync.OnceValues(func() (*jsonschema.Schema, error) {
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(audit.Schema()))
+	if err != nil {
+		return nil, err
+	}
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	if err := compiler.AddResource("record.json", document); err != nil {
+		return nil, err
+	}
+	return compiler.Compile("record.json")
+})
+
+// records reads the audit logs of all guards, and holds each line to the schema.
 func (s *suite) records() []audit.Record {
 	s.t.Helper()
+	schema, err := recordSchema()
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	var records []audit.Record
 	for _, g := range s.guards {
 		content, err := os.ReadFile(g.audit)
@@ -356,6 +383,9 @@ func (s *suite) records() []audit.Record {
 			record := audit.Record{}
 			if err := json.Unmarshal([]byte(line), &record); err != nil {
 				s.t.Fatalf("audit line %q: %v", line, err)
+			}
+			if value, err := jsonschema.UnmarshalJSON(strings.NewReader(line)); err != nil || schema.Validate(value) != nil {
+				s.t.Fatalf("audit line %q is not valid by the schema: %v, %v", line, err, schema.Validate(value))
 			}
 			records = append(records, record)
 		}

@@ -1,5 +1,6 @@
-// Command assets builds the programs of the control plane, unless they are there
-// already, and prints the folder that holds them: a value for KUBEBUILDER_ASSETS.
+// Command assets builds the programs of the control plane, and cert-manager, unless
+// they are there already, and prints the folder that holds the former: a value for
+// KUBEBUILDER_ASSETS.
 package main
 
 import (
@@ -15,6 +16,9 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	dir, err := kit.Assets(ctx, os.Stderr)
+	if err == nil {
+		_, err = kit.BuildCertManager(ctx, os.Stderr)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -15,7 +15,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -36,6 +35,8 @@ type Options struct {
 	// Place tells clusters apart that run at the same time on one machine: their
 	// nodes and Pods have other loopback addresses. It is one of the constants.
 	Place Place
+	// TLS is where the guard's certificate comes from; empty means TLSLocal.
+	TLS TLS
 	// LockWait is how long to wait for another cluster of this place to end; 0
 	// gives the processes of one that was killed the time to disappear.
 	LockWait time.Duration
@@ -115,6 +116,12 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	}
 	if options.Place == (Place{}) {
 		options.Place = Person
+	}
+	if options.TLS == "" {
+		options.TLS = TLSLocal
+	}
+	if err := options.TLS.check(); err != nil {
+		return nil, err
 	}
 	if options.LockWait == 0 {
 		options.LockWait = lockWait
@@ -248,13 +255,8 @@ func (c *Cluster) buildPrograms(ctx context.Context) (node.Images, error) {
 	}
 	for _, program := range programs {
 		path := filepath.Join(bin, filepath.Base(program.pkg))
-		build := exec.CommandContext(ctx, "go", "build", "-o", path, program.pkg)
-		build.Dir = c.Root
-		if output, err := build.CombinedOutput(); err != nil {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			return nil, fmt.Errorf("cannot build %s: %w\n%s", program.pkg, err, output)
+		if err := kit.BuildTo(ctx, program.pkg, path); err != nil {
+			return nil, err
 		}
 		for _, image := range program.images {
 			images[image] = node.Program{Path: path, Entrypoints: program.entrypoints}

@@ -3,10 +3,8 @@ package cluster
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -76,61 +74,21 @@ func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
 }
 
 func (c *Cluster) installGuard(ctx context.Context) error {
-	manifests, err := c.Kustomize(ctx, "config/guard")
+	manifests, err := c.guardManifests(ctx)
 	if err != nil {
 		return err
 	}
-	ca, err := c.guardCA()
-	if err != nil {
-		return err
-	}
-	serving, err := ca.IssueServer(guardService+"."+guardNamespace+".svc", guardService+"."+guardNamespace)
-	if err != nil {
-		return err
-	}
-	secret, err := yaml.Marshal(map[string]any{
-		"apiVersion": "v1",
-		"kind":       "Secret",
-		"type":       "kubernetes.io/tls",
-		"metadata":   map[string]any{"name": guardSecret, "namespace": guardNamespace},
-		"data": map[string]any{
-			"tls.crt": base64.StdEncoding.EncodeToString(serving.Cert),
-			"tls.key": base64.StdEncoding.EncodeToString(serving.Key),
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("cannot render the Secret %q: %w", guardSecret, err)
-	}
-	namespace := fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", guardNamespace)
-	if err := c.Apply(ctx, bytes.Join([][]byte{namespace, secret, manifests}, []byte("\n---\n"))); err != nil {
+	if err := c.Apply(ctx, manifests); err != nil {
 		return err
 	}
 	return c.Available(ctx, guardNamespace, "deployment/metacontroller-guard")
 }
 
-// guardCA is the authority for the guard's certificate. It is kept with the
-// cluster's data, so that a restart does not change the caBundle.
-func (c *Cluster) guardCA() (*kit.CA, error) {
-	dir := c.dir("guard-pki")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot create folder %q: %w", dir, err)
-	}
-	return kit.LoadOrCreateCA(dir, "guard-ca")
-}
-
-// installAdmission applies the policies and the webhook configuration, with the
-// certificate authority that on a real cluster cert-manager would inject, and
-// waits until the API server asks the guard.
+// installAdmission applies the policies and the webhook configuration, and waits
+// until the API server asks the guard.
 func (c *Cluster) installAdmission(ctx context.Context) error {
-	manifests, err := c.Kustomize(ctx, "config/webhook")
+	manifests, err := c.admissionManifests(ctx)
 	if err != nil {
-		return err
-	}
-	ca, err := c.guardCA()
-	if err != nil {
-		return err
-	}
-	if manifests, err = injectCABundle(manifests, ca.CertPEM()); err != nil {
 		return err
 	}
 	if err := c.Apply(ctx, manifests); err != nil {

@@ -21,6 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Enforcing",type=string,JSONPath=`.status.conditions[?(@.type=="Enforcing")].status`,priority=1
+// +kubebuilder:printcolumn:name="Drifted",type=string,JSONPath=`.status.conditions[?(@.type=="Drifted")].status`,priority=1
 // +kubebuilder:printcolumn:name="UID",type=string,JSONPath=`.status.holder.uid`,priority=1
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`,priority=1
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.activePod.node`,priority=1
@@ -300,7 +301,13 @@ type SingletonPolicyStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	Instances []Instance `json:"instances,omitempty"`
-	// Conditions are Ready, Enforcing, Compliant, FenceReady and Drifted.
+	// Findings are what the scan has found, the worst first, at most 50.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=50
+	Findings []Finding `json:"findings,omitempty"`
+	// Conditions are Ready, Enforcing, Compliant, CertificateCurrent, FenceReady and
+	// Drifted.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -315,6 +322,9 @@ const (
 	ConditionEnforcing = "Enforcing"
 	// ConditionCompliant is true when at most one instance is there.
 	ConditionCompliant = "Compliant"
+	// ConditionCertificateCurrent is true when the API servers trust the
+	// certificate that the guard serves, and its renewal is not overdue.
+	ConditionCertificateCurrent = "CertificateCurrent"
 	// ConditionFenceReady is true when the fence is installed and current.
 	ConditionFenceReady = "FenceReady"
 	// ConditionExcepted is true while an exception lets something through.
@@ -406,8 +416,46 @@ type Instance struct {
 	// Owner is the controller that the Pod says to be of, as Kind/name.
 	// +optional
 	Owner string `json:"owner,omitempty"`
+	// Workload is the last one up the chain of owners, as Kind/name, where it is
+	// another one than Owner.
+	// +optional
+	Workload string `json:"workload,omitempty"`
 	// Verdict is what the policy says of it.
 	Verdict InstanceVerdict `json:"verdict"`
+}
+
+// Finding is one thing that is not as it should be.
+type Finding struct {
+	// ID says what kind of finding it is; docs/scan.md has the list.
+	ID string `json:"id"`
+	// Severity is critical, high, medium or low.
+	Severity string `json:"severity"`
+	// Object is what it is about.
+	Object ObjectReference `json:"object"`
+	// Path is the field of the object that it is about.
+	// +optional
+	Path string `json:"path,omitempty"`
+	// Message says what is wrong.
+	// +kubebuilder:validation:MaxLength=2048
+	Message string `json:"message"`
+	// Fix says what to do.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	Fix string `json:"fix,omitempty"`
+	// Since is when it was found first.
+	Since metav1.Time `json:"since"`
+}
+
+// ObjectReference names an object of any kind.
+type ObjectReference struct {
+	// +optional
+	APIVersion string `json:"apiVersion,omitempty"`
+	Kind       string `json:"kind"`
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
 }
 
 // InstanceVerdict is what the policy says of an instance that exists.
