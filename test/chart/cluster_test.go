@@ -335,4 +335,3 @@ func (l *lab) wantCABundle(want []byte) {
 		l.t.Error("there is no caBundle")
 	}
 }
-

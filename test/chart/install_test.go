@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metacontroller-solo/solo/test/kit"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 // long says whether to run the parts that take minutes; see make chart-test.
@@ -368,4 +368,3 @@ func (l *lab) mustCertManagerDefinitions() {
 		return err
 	})
 }
-
