@@ -74,6 +74,10 @@ FAULT_KILLS ?= 50
 test-faults: controlplane ## The long form of the fault suite: FAULT_KILLS kills, outages of 30 s and more; FAULT_SEED repeats one
 	FAULT_LONG=1 FAULT_KILLS=$(FAULT_KILLS) $(GO) test -count 1 -timeout 90m -v ./test/integration/faults
 
+.PHONY: test-tls
+test-tls: controlplane ## The long form of the TLS suite: more renewals
+	TLS_LONG=1 $(GO) test -count 1 -timeout 15m -v ./test/integration/tls
+
 # How many Pods make test-scale creates.
 SCALE_PODS ?= 50000
 

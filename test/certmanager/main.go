@@ -59,9 +59,11 @@ const (
 )
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", "", "Path to a kubeconfig of a user who may do what cert-manager does.")
-	probes := flag.String("health-probe-bind-address", "127.0.0.1:9402", "Address and port for /readyz.")
-	flag.Parse()
+	// A set of its own: libraries have put flags into the common one.
+	flags := flag.NewFlagSet("certmanager", flag.ExitOnError)
+	kubeconfig := flags.String("kubeconfig", "", "Path to a kubeconfig of a user who may do what cert-manager does.")
+	probes := flags.String("health-probe-bind-address", "127.0.0.1:9402", "Address and port for /readyz.")
+	_ = flags.Parse(os.Args[1:]) // it exits instead of returning an error
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -56,8 +56,9 @@ func (o *auditOptions) validate() error {
 	return nil
 }
 
-// openAudit starts the audit log, and makes what announces its lines as Events.
-func openAudit(config *rest.Config, options *serveOptions, live client.Reader, manager ctrl.Manager, stdout io.Writer) (*audit.Log, error) {
+// startAudit starts the audit log, which closes the sink at its end, and makes
+// what announces its lines as Events.
+func startAudit(config *rest.Config, options *serveOptions, live client.Reader, manager ctrl.Manager, sink io.WriteCloser) (*audit.Log, error) {
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot build a client for %s: %w", config.Host, err)
@@ -75,10 +76,6 @@ func openAudit(config *rest.Config, options *serveOptions, live client.Reader, m
 	}
 	if err := manager.Add(announcer); err != nil {
 		return nil, fmt.Errorf("cannot add the announcer: %w", err)
-	}
-	sink, err := audit.Open(options.audit.log, stdout, options.audit.rotation)
-	if err != nil {
-		return nil, err
 	}
 	logger := manager.GetLogger()
 	return audit.New(sink, audit.Options{

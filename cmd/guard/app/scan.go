@@ -135,7 +135,8 @@ func (r *renderer) objects(policy *guardv1alpha1.SingletonPolicy, installed func
 		}
 		all = append(all, &unstructured.Unstructured{Object: rendered})
 	}
-	r.key, r.last = string(key), append(all, r.definition)
+	all = append(all, r.definition)
+	r.key, r.last = string(key), all
 	return r.last, nil
 }
 

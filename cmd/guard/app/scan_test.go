@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"slices"
@@ -10,11 +11,12 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -33,23 +35,37 @@ func lease(namespace, name, holder string, renewed time.Time, process string) *c
 	}
 }
 
-func fakeCluster(t *testing.T, objects ...client.Object) client.Client {
-	t.Helper()
-	scheme, err := newScheme()
-	if err != nil {
-		t.Fatal(err)
+// leases reads them as an API server does.
+type leases []*coordinationv1.Lease
+
+func (l leases) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	for _, lease := range l {
+		if client.ObjectKeyFromObject(lease) == key {
+			lease.DeepCopyInto(into.(*coordinationv1.Lease))
+			return nil
+		}
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithIndex(&coordinationv1.Lease{}, "metadata.name", func(object client.Object) []string { return []string{object.GetName()} }).Build()
+	return apierrors.NewNotFound(coordinationv1.Resource("leases"), key.Name)
+}
+
+func (l leases) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
+	o := (&client.ListOptions{}).ApplyOptions(options)
+	for _, lease := range l {
+		if o.FieldSelector.Matches(fields.Set{"metadata.name": lease.Name}) {
+			into.(*coordinationv1.LeaseList).Items = append(into.(*coordinationv1.LeaseList).Items, *lease)
+		}
+	}
+	return nil
 }
 
 // Only our controller's identity says which Pod object it is of.
 func TestSingletonLeases(t *testing.T) {
 	now := time.Now()
-	cluster := fakeCluster(t,
+	cluster := leases{
 		lease("kube-system", "metacontroller", "mc-0_p0", now, "x"),
 		lease("prod", "metacontroller", "mc-0_8b1d", now.Add(-time.Hour), ""),
-		lease("kube-system", "other", "o", now, ""))
+		lease("kube-system", "other", "o", now, ""),
+	}
 	got, err := singletonLeases(t.Context(), cluster, now)
 	if err != nil {
 		t.Fatal(err)
@@ -66,15 +82,15 @@ func TestSingletonLeases(t *testing.T) {
 
 func TestE29GuardSilence(t *testing.T) {
 	for name, test := range map[string]struct {
-		leases []client.Object
+		leases leases
 		silent bool
 	}{
-		"leads":       {[]client.Object{lease("g", "l", "guard-1", time.Now(), "")}, false},
+		"leads":       {leases{lease("g", "l", "guard-1", time.Now(), "")}, false},
 		"never ran":   {nil, true},
-		"gave it up":  {[]client.Object{lease("g", "l", "", time.Now(), "")}, true},
-		"scaled to 0": {[]client.Object{lease("g", "l", "guard-1", time.Now().Add(-time.Hour), "")}, true},
+		"gave it up":  {leases{lease("g", "l", "", time.Now(), "")}, true},
+		"scaled to 0": {leases{lease("g", "l", "guard-1", time.Now().Add(-time.Hour), "")}, true},
 	} {
-		silence, err := guardSilence(fakeCluster(t, test.leases...), "g", "l")(t.Context())
+		silence, err := guardSilence(test.leases, "g", "l")(t.Context())
 		if err != nil || silence > 0 != test.silent {
 			t.Errorf("%s: %s, %v", name, silence, err)
 		}
@@ -84,7 +100,7 @@ func TestE29GuardSilence(t *testing.T) {
 // What is rendered does not differ from itself as the API server gives it back,
 // whatever address and timeout a person has chosen.
 func TestRenderedIsInStep(t *testing.T) {
-	sources, err := scanSources(fakeCluster(t), pin.Options{TimeoutSeconds: 9})
+	sources, err := scanSources(leases{}, pin.Options{TimeoutSeconds: 9})
 	if err != nil {
 		t.Fatal(err)
 	}

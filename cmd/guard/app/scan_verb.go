@@ -81,9 +81,6 @@ func scanFinding(f scan.Finding) finding.Finding {
 		level = finding.Skipped
 	}
 	message := f.Message
-	if f.Path != "" {
-		message = f.Path + ": " + message
-	}
 	if f.Fix != "" {
 		message += "\nNext: " + f.Fix
 	}

@@ -85,6 +85,11 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	if err := readPolicyOnce(ctx, slot, config.Host); err != nil {
 		return err
 	}
+	// Before anything logs: what cannot be opened is said in one line.
+	sink, err := audit.Open(options.audit.log, stdout, options.audit.rotation)
+	if err != nil {
+		return err
+	}
 	logger := logging.SetUp(options.zap)
 	serving, err := newServing(config, options, live)
 	if err != nil {
@@ -94,7 +99,7 @@ func serve(ctx context.Context, options *serveOptions, stdout io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	log, err := openAudit(config, options, live, manager, stdout)
+	log, err := startAudit(config, options, live, manager, sink)
 	if err != nil {
 		return err
 	}

@@ -48,14 +48,15 @@ func TestBackoffIsNotLongerThanTheFailure(t *testing.T) {
 		now := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 		base := rapid.SampledFrom([]time.Duration{backoffBase, busyBase}).Draw(t, "base")
 		limiter, key := newBackoff(now, base), thing.Key("ns", "a")
-		begun, due, last := now.Now(), now.Now(), time.Duration(0)
+		begun, last := now.Now(), time.Duration(0)
 		for range rapid.IntRange(1, 300).Draw(t, "failures") {
 			failed := max(now.Since(begun), base)
 			next := limiter.When(key)
 			if next > failed || next < last {
 				t.Fatalf("it waits %s after %s, having failed for %s", next, last, failed)
 			}
-			last, due = next, now.Now().Add(next)
+			last = next
+			due := now.Now().Add(next)
 			// An event, or the end of the wait.
 			if sooner := time.Duration(rapid.Int64Range(0, int64(2*next)).Draw(t, "event after")); now.Now().Add(sooner).Before(due) {
 				due = now.Now().Add(sooner)

@@ -12,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	"pgregory.net/rapid"
 
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/claim"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
 	"github.com/metacontroller-solo/solo/test/linear"
@@ -281,6 +282,64 @@ func TestSimulation(t *testing.T) {
 		t.Fatal("the slot never went to another identity: the simulation shows nothing")
 	}
 	t.Logf("%d handovers", handovers)
+}
+
+// TestClockJump sets the clocks of all processes while the slot waits to be given
+// up, first as a reservation and then as a release: neither ends before its time,
+// nor later than without the jump.
+func TestClockJump(t *testing.T) {
+	for name, skew := range map[string]time.Duration{
+		"G10 time jump, an hour ahead": time.Hour, "G10 time jump, an hour back": -time.Hour, "G10 no jump": 0,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(shipped)
+			defer w.end()
+			phase := func() guardv1alpha1.HolderPhase {
+				if w.policy.Status.Holder == nil {
+					return ""
+				}
+				return w.policy.Status.Holder.Phase
+			}
+			pass := func(d time.Duration) {
+				t.Helper()
+				if err := w.passes(d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// Reserved, and the API server never writes the object.
+			request, _ := w.create(0, identity("a"))
+			for phase() == "" {
+				w.run(request, works)
+			}
+			w.kill(request)
+			clear(w.sets)
+			const margin = 3 * time.Second // The leader looks every other second.
+			for _, step := range []struct {
+				phase, next guardv1alpha1.HolderPhase
+				limit       time.Duration
+			}{
+				{guardv1alpha1.HolderReserved, guardv1alpha1.HolderReleasing, w.rules.limits.Reservation},
+				{guardv1alpha1.HolderReleasing, "", w.rules.limits.Release},
+			} {
+				if phase() != step.phase {
+					t.Fatalf("the slot is %q, want %q", phase(), step.phase)
+				}
+				began := w.now
+				pass(time.Second)
+				w.skew += skew
+				pass(step.limit - margin)
+				if phase() != step.phase {
+					t.Fatalf("%s ended after %s or sooner, the limit is %s", step.phase, w.now-began, step.limit)
+				}
+				for phase() == step.phase && w.now < began+step.limit+margin {
+					pass(100 * time.Millisecond)
+				}
+				if phase() != step.next {
+					t.Fatalf("the slot is %q after %s, want %q", phase(), w.now-began, step.next)
+				}
+			}
+		})
+	}
 }
 
 // TestNoClaimBesideWhatRuns: an instance that was there before the guard is no

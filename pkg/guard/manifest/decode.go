@@ -348,7 +348,7 @@ func (s *sizes) of(node *yamlv3.Node) int {
 	}
 	size := len(node.Value) + 1
 	for _, child := range node.Content {
-		if size = size + s.of(child); size > s.limit {
+		if size += s.of(child); size > s.limit {
 			size = s.limit + 1
 			break
 		}

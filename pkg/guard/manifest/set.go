@@ -182,16 +182,16 @@ func (s *Set) add(path string, seen map[string]bool, named bool) {
 }
 
 func (s *Set) addFolder(path string, seen map[string]bool, named bool) {
-	real, err := filepath.EvalSymlinks(path)
+	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		s.fault(path, err)
 		return
 	}
-	if seen[real] {
+	if seen[target] {
 		// A link to a folder that it is in, or that is read anyway.
 		return
 	}
-	seen[real] = true
+	seen[target] = true
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		s.fault(path, err)

@@ -144,7 +144,7 @@ func (r *run) podSpec(n int) corev1.PodSpec {
 
 // imageOf is a reference that a pattern matches.
 func imageOf(pattern string) string {
-	if rest, any := strings.CutPrefix(pattern, "**/"); any {
+	if rest, ok := strings.CutPrefix(pattern, "**/"); ok {
 		pattern = probeRegistry + rest
 	}
 	return strings.ReplaceAll(pattern, "*", "x") + ":none"

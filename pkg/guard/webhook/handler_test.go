@@ -230,6 +230,58 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestUpdateStrategies changes the holder's update strategy to one that is off by
+// default in this version of Kubernetes, and to one that no version has yet. Both
+// go through; what they make is judged as any other Pod.
+func TestUpdateStrategies(t *testing.T) {
+	policy := stored()
+	policy.Status.Holder = &guardv1alpha1.Holder{Namespace: "prod", Name: "mc", UID: "u1", Phase: guardv1alpha1.HolderBound, Epoch: 1}
+	review := func(operation, resource, kind, group, user, objects string) string {
+		return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"r1","operation":"` + operation + `","namespace":"prod",
+			"kind":{"group":"` + group + `","version":"v1","kind":"` + kind + `"},"resource":{"group":"` + group + `","version":"v1","resource":"` + resource + `"},
+			"userInfo":{"username":"` + user + `"},` + objects + `}}`
+	}
+	const containers = `"containers":[{"name":"m","image":"ghcr.io/metacontroller/metacontroller:%s"}]`
+	set := func(namespace, name, uid, strategy, tag string) string {
+		return `{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"` + name + `","namespace":"` + namespace + `","uid":"` + uid + `"},
+			"spec":{"replicas":1,"updateStrategy":` + strategy + `,"template":{"spec":{` + strings.Replace(containers, "%s", tag, 1) + `}}}}`
+	}
+	pod := func(name string) string {
+		return `"name":"` + name + `","object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"` + name + `","namespace":"prod","ownerReferences":[
+			{"apiVersion":"apps/v1","kind":"StatefulSet","name":"mc","uid":"u1","controller":true}]},"spec":{` + strings.Replace(containers, "%s", "v5", 1) + `}}`
+	}
+	strategies := map[string]string{
+		"C19 Recreate strategy": `{"type":"Recreate"}`,
+		"C20 unknown enum":      `{"type":"FromTheFuture","fromTheFuture":{"surge":"200%","pods":[{"x":null}]}}`,
+		"C20 another shape":     `"FromTheFuture"`,
+	}
+	for name, strategy := range strategies {
+		t.Run(name, func(t *testing.T) {
+			for _, test := range []struct {
+				what, body string
+				rule       string // empty: allowed
+			}{
+				{"the change", review("UPDATE", "statefulsets", "StatefulSet", "apps", "jane",
+					`"name":"mc","object":`+set("prod", "mc", "u1", strategy, "v5")+`,"oldObject":`+set("prod", "mc", "u1", `{"type":"RollingUpdate"}`, "v4")), ""},
+				{"a later change", review("UPDATE", "statefulsets", "StatefulSet", "apps", "jane",
+					`"name":"mc","object":`+set("prod", "mc", "u1", strategy, "v6")+`,"oldObject":`+set("prod", "mc", "u1", strategy, "v5")), ""},
+				{"a second one that has it", review("CREATE", "statefulsets", "StatefulSet", "apps", "jane",
+					`"name":"second","object":`+set("prod", "second", "u2", strategy, "v5")), "second-workload"},
+				{"the pinned Pod", review("CREATE", "pods", "Pod", "", decide.UserStatefulSetController, pod("mc-0")), ""},
+				{"another Pod of it", review("CREATE", "pods", "Pod", "", decide.UserStatefulSetController, pod("mc-1")), "pod-not-pinned"},
+			} {
+				response := answer(t, post(newRig(&faultySlot{policy: policy}), Path, test.body))
+				switch {
+				case test.rule == "" && !response.Allowed:
+					t.Errorf("%s is refused: %s", test.what, response.Result.Message)
+				case test.rule != "" && (response.Allowed || !strings.HasPrefix(response.Result.Message, test.rule+": ")):
+					t.Errorf("%s: got %+v, want it refused by %s", test.what, response, test.rule)
+				}
+			}
+		})
+	}
+}
+
 // TestUnrelated holds requests that have nothing to do with the policy to going
 // through whatever happens to the guard's reads.
 func TestUnrelated(t *testing.T) {

@@ -102,8 +102,8 @@ func TestHundredThousandChildren(t *testing.T) {
 		}
 
 		// It is the same for the controller.
-		f.thing("big", object{"count": 1, "value": "x"})
 		calls := asked.Load()
+		f.thing("big", object{"count": 1, "value": "x"})
 		kit.Eventually(t, limit, func() error {
 			if asked.Load() == calls {
 				return fmt.Errorf("the hook was not asked again")

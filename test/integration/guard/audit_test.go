@@ -169,7 +169,9 @@ func (s *suite) joined() {
 	}
 	refused(s.t, s.admin().Create(s.ctx(), deployment(auditedNamespace, "second")), decide.RuleSecondWorkload, auditedNamespace+"/mc")
 	refused(s.t, s.admin().Create(s.ctx(), pod(auditedNamespace, "bare", instanceImage), client.DryRunAll), decide.RulePodNotPinned, auditedNamespace+"/mc")
-	if err := s.patch(statefulSet(auditedNamespace, "mc"), func(sts *appsv1.StatefulSet) { sts.Annotations = map[string]string{"touched": "yes"} }); err != nil {
+	if err := s.patch(statefulSet(auditedNamespace, "mc"), func(sts *appsv1.StatefulSet) {
+		sts.Spec.Template.Annotations = map[string]string{"touched": "yes"}
+	}); err != nil {
 		s.t.Fatal(err)
 	}
 	impersonated := rest.CopyConfig(s.cp.AdminConfig(0))

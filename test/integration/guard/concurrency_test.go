@@ -142,6 +142,7 @@ var casesInTurn = []struct {
 			c.t.Fatalf("holder is %+v", now)
 		}
 	}},
+	{"A15 API server crash", apiServerCrash},
 	{"A17 dry-run allow", func(c *stage) {
 		before := c.policy().Status
 		for _, name := range []string{"one", "two"} {
@@ -302,6 +303,11 @@ var casesInTurn = []struct {
 		defer cut.Stop()
 		c.one(objects, c.startAll(objects, plain))
 	}},
+	{"C12 maxSurge 0", deploymentBefore},
+	{"C19 Recreate strategy", recreateStrategy},
+	{"C22 recreate same name", sameName},
+	{"C32 planned move", plannedMove},
+	{"C34 mutating injector", injector},
 	{"D06 long preStop", func(c *stage) {
 		c.hold("mc")
 		c.keep("mc-0")
@@ -439,9 +445,9 @@ var casesInTurn = []struct {
 var caseArgs = []string{"--release-delay=300ms", "--api-request-timeout=1s", "--policy-max-age=100ms"}
 
 // TestConcurrencyCases tries each case with all clients and guards at one API server, and
-// with two.
+// with two where the suite has two.
 func TestConcurrencyCases(t *testing.T) {
-	for servers := 1; servers <= 2; servers++ {
+	for servers := 1; servers <= min(apiServers(), 2); servers++ {
 		t.Run(fmt.Sprintf("%d API servers", servers), func(t *testing.T) {
 			s := prepare(t)
 			s.timeout = 2

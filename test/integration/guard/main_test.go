@@ -17,8 +17,15 @@ import (
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	kit.Main(m, kit.Options{APIServers: apiServers(), AuditPolicyFile: "testdata/audit-policy.yaml"})
+	kit.Main(m, kit.Options{
+		APIServers: apiServers(), AuditPolicyFile: "testdata/audit-policy.yaml",
+		APIServerArgs: []string{featureGates}, ControllerManagerArgs: []string{featureGates},
+	})
 }
+
+// featureGates turns on what is off by default and has a case: C19, the update
+// strategy Recreate of StatefulSets. It does nothing where nobody asks for it.
+const featureGates = "--feature-gates=StatefulSetRecreateStrategy=true"
 
 // envAPIServers sets the number of API servers on the one etcd: the cases hold
 // for one and for two.

@@ -275,13 +275,19 @@ func (s *suite) uidOf(object client.Object) types.UID {
 // works on, or on one that is named after it, that the guard refused it.
 func (c *stage) refusalEvent(name string) {
 	c.t.Helper()
+	c.refusedEvent(name, c.holder())
+}
+
+// refusedEvent is the same with another part of the message than the holder.
+func (c *stage) refusedEvent(name, part string) {
+	c.t.Helper()
 	c.eventually(func() error {
 		events := &corev1.EventList{}
 		if err := c.admin().List(c.ctx(), events, client.InNamespace(c.namespace)); err != nil {
 			return err
 		}
 		for _, event := range events.Items {
-			if strings.HasPrefix(event.InvolvedObject.Name, name) && strings.Contains(event.Message, "denied") && strings.Contains(event.Message, c.holder()) {
+			if strings.HasPrefix(event.InvolvedObject.Name, name) && strings.Contains(event.Message, "denied") && strings.Contains(event.Message, part) {
 				return nil
 			}
 		}

@@ -1,7 +1,9 @@
 package tls_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -19,7 +21,15 @@ type forwarder struct {
 	mutex   sync.Mutex // guards the fields below
 	targets []string
 	turn    int
-	open    map[*net.TCPConn]chan struct{}
+	open    map[*net.TCPConn]*link
+}
+
+// link is a connection that is forwarded.
+type link struct {
+	// asked says that a call was made on it.
+	asked bool
+	// done is closed when the API server has let go.
+	done chan struct{}
 }
 
 func newForwarder(t testing.TB) *forwarder {
@@ -28,7 +38,7 @@ func newForwarder(t testing.TB) *forwarder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &forwarder{listener: listener, open: map[*net.TCPConn]chan struct{}{}}
+	f := &forwarder{listener: listener, open: map[*net.TCPConn]*link{}}
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -52,13 +62,16 @@ func (f *forwarder) to(targets ...string) {
 }
 
 // reset makes the API servers connect again; it returns when they have let go.
-// Nothing may be under way.
+// Nothing may be under way. A connection that was opened in vain, beside another,
+// stays: Go's client lets the next call of all fail by its end.
 func (f *forwarder) reset() {
 	f.mutex.Lock()
 	var closed []chan struct{}
-	for conn, done := range f.open {
-		_ = conn.CloseWrite()
-		closed = append(closed, done)
+	for conn, link := range f.open {
+		if link.asked {
+			_ = conn.CloseWrite()
+			closed = append(closed, link.done)
+		}
 	}
 	f.mutex.Unlock()
 	for _, done := range closed {
@@ -87,10 +100,10 @@ func (f *forwarder) forward(client *net.TCPConn) {
 		return
 	}
 	defer func() { _ = server.Close() }()
-	done := make(chan struct{})
-	defer close(done)
+	current := &link{done: make(chan struct{})}
+	defer close(current.done)
 	f.mutex.Lock()
-	f.open[client] = done
+	f.open[client] = current
 	f.mutex.Unlock()
 	defer func() {
 		f.mutex.Lock()
@@ -101,7 +114,44 @@ func (f *forwarder) forward(client *net.TCPConn) {
 		_, _ = io.Copy(client, server)
 		_ = client.CloseWrite()
 	}()
-	_, _ = io.Copy(server, client)
+	for {
+		size, err := record(server, client)
+		if err != nil {
+			return
+		}
+		if size >= callSize {
+			f.mutex.Lock()
+			current.asked = true
+			f.mutex.Unlock()
+		}
+	}
+}
+
+const (
+	// recordHeader is how long the header of a TLS record is: its kind, a version
+	// and the length of what follows.
+	recordHeader = 5
+	// recordData is the kind of those that are encrypted.
+	recordData = 23
+	// callSize is less than an AdmissionReview has, and more than what a client
+	// without a certificate sends before it.
+	callSize = 500
+)
+
+// record copies one TLS record and returns the size of what is encrypted in it.
+func record(to io.Writer, from io.Reader) (int, error) {
+	header := make([]byte, recordHeader)
+	if _, err := io.ReadFull(from, header); err != nil {
+		return 0, err
+	}
+	size := int(binary.BigEndian.Uint16(header[3:]))
+	if _, err := io.CopyN(to, io.MultiReader(bytes.NewReader(header), from), int64(recordHeader+size)); err != nil {
+		return 0, err
+	}
+	if header[0] != recordData {
+		return 0, nil
+	}
+	return size, nil
 }
 
 const (

@@ -120,7 +120,7 @@ func (c *Cluster) startCertManager(ctx context.Context, namespace []byte) error 
 	return Eventually(ctx, "cert-manager to issue the guard's certificate", func(ctx context.Context) error {
 		secret, err := clients.CoreV1().Secrets(guardNamespace).Get(ctx, guardSecret, metav1.GetOptions{})
 		if err == nil && len(secret.Data[corev1.TLSCertKey]) == 0 {
-			err = fmt.Errorf("Secret %q holds no certificate", guardSecret)
+			err = fmt.Errorf("the Secret %q holds no certificate", guardSecret)
 		}
 		return err
 	})
