@@ -90,7 +90,7 @@ samples: controlplane ## Run every sample of config/samples end to end in a thro
 	$(GO) test -count 1 -timeout 15m -v ./test/e2e
 
 .PHONY: chart-test
-chart-test: controlplane ## Test the chart and the kustomizations in full: lint, golden files, install, upgrade, drain, uninstall, docs/install.md
+chart-test: controlplane ## Build Helm and test the chart with it: lint, golden files, install, upgrade, drain, uninstall, docs/install.md; make test has what needs no Helm
 	CHART_LONG=1 $(GO) test -count 1 -timeout 60m -v ./test/chart
 
 .PHONY: fuzz

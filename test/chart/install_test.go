@@ -14,37 +14,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// long says whether to run the parts that take minutes; see make chart-test.
-var long = os.Getenv("CHART_LONG") != ""
-
 // TestInstallation takes the chart through its life on a real API server, in a
 // namespace that admits restricted Pods only, with the guard and the controller
 // running. A bystander sees to it that nobody else is touched.
 func TestInstallation(t *testing.T) {
+	needHelm(t)
 	l := newLab(t)
 	b := l.bystander()
 	for _, part := range []struct {
 		name string
 		run  func(*lab)
-		long bool
 	}{
-		{"first install (E15)", testFirstInstall, false},
-		{"second release (C31)", testSecondRelease, false},
-		{"upgrade", testUpgrade, false},
-		{"drain (E25, E26)", testDrain, true},
-		{"uninstall (E16)", testUninstall, false},
-		{"uninstall with the CRDs (E16)", testUninstallWithDefinitions, true},
-		{"namespace deleted by force (E16)", testNamespaceDeleted, true},
-		{"without a caBundle (E12)", testNoCABundle, true},
-		{"guard alone", testGuardAlone, true},
-		{"kustomizations", testKustomizations, false},
-		{"docs/install.md, Helm", testInstallPage, true},
-		{"docs/install.md, kustomize", testKustomizePage, true},
-		{"docs/install.md, pipes (I11)", testPipe, false},
+		{"first install (E15)", testFirstInstall},
+		{"second release (C31)", testSecondRelease},
+		{"upgrade", testUpgrade},
+		{"drain (E25, E26)", testDrain},
+		{"uninstall (E16)", testUninstall},
+		{"uninstall with the CRDs (E16)", testUninstallWithDefinitions},
+		{"namespace deleted by force (E16)", testNamespaceDeleted},
+		{"without a caBundle (E12)", testNoCABundle},
+		{"guard alone", testGuardAlone},
+		{"docs/install.md, Helm", testInstallPage},
+		{"docs/install.md, kustomize", testKustomizePage},
+		{"docs/install.md, pipes (I11)", testPipe},
 	} {
-		if part.long && !long {
-			continue
-		}
 		if !t.Run(part.name, func(t *testing.T) { part.run(l.in(t)) }) {
 			break
 		}

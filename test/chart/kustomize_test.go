@@ -1,58 +1,116 @@
 package chart
 
 import (
-	"os"
 	"path/filepath"
-	"strings"
+	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/metacontroller-solo/solo/test/kit"
 )
 
-// folders are the kustomizations that people install.
-func folders(l *lab) []string {
-	l.t.Helper()
-	found := []string{"config/cert-manager", "config/controller-only", "config/default", "config/guard-only", "config/self-managed"}
-	for _, folder := range found {
-		if _, err := os.Stat(filepath.Join(l.cluster.Root, folder, "kustomization.yaml")); err != nil {
-			l.t.Fatal(err)
-		}
-	}
-	return found
+// servedLimit is how long a kind may take until it is served after its CRD.
+const servedLimit = time.Minute
+
+// folders are the kustomizations that people install, and whether the guard's
+// admission objects are part of it.
+var folders = map[string]bool{
+	"config/cert-manager":    true,
+	"config/controller-only": false,
+	"config/default":         true,
+	"config/guard-only":      true,
+	"config/self-managed":    true,
 }
 
-// testKustomizations holds what each kustomization makes to what the API server
-// accepts, unknown and duplicate fields included: it knows its schemas best.
-func testKustomizations(l *lab) {
-	l.mustCertManagerDefinitions()
-	l.kubectl("apply", "--server-side", "-k", "config/crd")
-	for _, name := range []string{"metacontroller", "metacontroller-guard"} {
-		if _, err := l.cluster.Kubectl.Run(l.t.Context(), "create", "namespace", name); err != nil && !strings.Contains(err.Error(), "AlreadyExists") {
-			l.t.Fatal(err)
-		}
-	}
-	c, err := client.New(l.cluster.Config(), client.Options{})
+// TestEveryOverlayIsTested: a folder that brings CRDs and more is one that people
+// install.
+func TestEveryOverlayIsTested(t *testing.T) {
+	paths, err := filepath.Glob(filepath.Join(root(t), "config", "*", "kustomization.yaml"))
 	if err != nil {
-		l.t.Fatal(err)
+		t.Fatal(err)
 	}
-	strict := client.WithFieldValidation(c, "Strict")
-	for _, folder := range folders(l) {
-		l.step(folder)
-		objects := parse(l.t, kustomize(l.t, folder))
-		for _, o := range objects {
-			l.eventually(func() error {
-				err := strict.Apply(l.t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()),
-					client.DryRunAll, client.ForceOwnership, client.FieldOwner("chart"))
-				switch {
-				case meta.IsNoMatchError(err):
-					return err
-				case err != nil:
-					l.t.Errorf("%s: %s: %v", folder, id(o), err)
-				}
-				return nil
-			})
+	var found int
+	for _, path := range paths {
+		folder := filepath.ToSlash(filepath.Join("config", filepath.Base(filepath.Dir(path))))
+		if len(of(parse(t, kustomize(t, folder)), "CustomResourceDefinition")) == 0 || folder == "config/crd" {
+			continue
 		}
-		l.t.Logf("%s: %d objects", folder, len(objects))
+		found++
+		if _, ok := folders[folder]; !ok {
+			t.Errorf("%s installs CRDs and more, and is in no test of this package", folder)
+		}
 	}
-	l.kubectl("delete", "-k", "config/crd")
+	if found != len(folders) {
+		t.Errorf("%d folders install CRDs and more, want %d", found, len(folders))
+	}
+}
+
+// TestKustomizationsHaveTheAdmissionObjects compares what kustomize and "guard render"
+// make.
+func TestKustomizationsHaveTheAdmissionObjects(t *testing.T) {
+	want := rendered(t)
+	for folder, guarded := range folders {
+		t.Run(folder, func(t *testing.T) {
+			want := want
+			if !guarded {
+				want = map[string]any{}
+			}
+			if diff := cmp.Diff(want, byID(t, of(parse(t, kustomize(t, folder)), admissionKinds...))); diff != "" {
+				t.Errorf("-rendered +kustomize\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestKustomizationsAreAccepted holds what each kustomization makes to what the API
+// server accepts, unknown and duplicate fields included: it knows its schemas best.
+func TestKustomizationsAreAccepted(t *testing.T) {
+	config := kit.Shared(t).AdminConfig(0)
+	definitions, err := kit.CertManagerCRDs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, manifests := range [][]byte{definitions, []byte(kustomize(t, "config/crd"))} {
+		if _, err := kit.ApplyYAML(t.Context(), config, manifests); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A dry run makes no namespace for the objects after it.
+	for _, name := range []string{"metacontroller", "metacontroller-guard"} {
+		if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
+	strict := client.WithFieldValidation(c, metav1.FieldValidationStrict)
+	for folder := range folders {
+		t.Run(folder, func(t *testing.T) {
+			objects := parse(t, kustomize(t, folder))
+			if len(objects) < 10 {
+				t.Fatalf("only %d objects", len(objects))
+			}
+			for _, o := range objects {
+				kit.Eventually(t, servedLimit, func() error {
+					err := strict.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()),
+						client.DryRunAll, client.ForceOwnership, client.FieldOwner("chart"))
+					switch {
+					case meta.IsNoMatchError(err):
+						return err
+					case err != nil:
+						t.Errorf("%s: %v", id(o), err)
+					}
+					return nil
+				})
+			}
+		})
+	}
 }

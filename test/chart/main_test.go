@@ -14,23 +14,36 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/yaml"
 
 	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 var update = flag.Bool("update", false, "write the generated files instead of comparing them")
 
+// long says whether to run what needs Helm, which takes minutes to build for the
+// first time, and minutes to install; make chart-test sets it.
+var long = os.Getenv("CHART_LONG") != ""
+
+// needHelm skips a test that has no business in make test.
+func needHelm(t testing.TB) {
+	t.Helper()
+	if !long {
+		t.Skip("this needs Helm: run \"make chart-test\", or set CHART_LONG=1")
+	}
+}
+
 const (
+	release     = "metacontroller"
+	namespace   = "metacontroller"
 	chartFolder = "config/chart"
 	filesFolder = chartFolder + "/files"
 )
 
 func TestMain(m *testing.M) {
 	klog.SetLogger(logr.Discard())
-	kit.Main(m, kit.Options{})
+	// The shared control plane checks objects only.
+	kit.Main(m, kit.Options{WithoutControllers: true})
 }
 
 // root is the repository's.
@@ -96,6 +109,13 @@ func kustomize(t testing.TB, folder string) string {
 	return output
 }
 
+// guard runs the program and returns what it writes.
+func guard(t testing.TB, stdin string, args ...string) (string, error) {
+	t.Helper()
+	output, _, err := run(t.Context(), root(t), nil, []byte(stdin), kit.Build(t, "./cmd/guard"), args...)
+	return output, err
+}
+
 // helm runs Helm with folders of its own, so that nothing of the person's is used.
 func helm(t testing.TB, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
@@ -123,42 +143,4 @@ func template(t testing.TB, args ...string) string {
 		t.Fatal(err)
 	}
 	return output
-}
-
-// parse reads a stream of documents.
-func parse(t testing.TB, manifests string) []*unstructured.Unstructured {
-	t.Helper()
-	var objects []*unstructured.Unstructured
-	for _, document := range strings.Split("\n"+manifests, "\n---") {
-		object := &unstructured.Unstructured{}
-		if err := yaml.UnmarshalStrict([]byte(document), &object.Object); err != nil {
-			t.Fatalf("%v in\n%s", err, document)
-		}
-		if len(object.Object) > 0 {
-			objects = append(objects, object)
-		}
-	}
-	return objects
-}
-
-// id says which object it is.
-func id(o *unstructured.Unstructured) string {
-	return strings.Trim(o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName(), "/")
-}
-
-// of returns those objects that have one of the kinds.
-func of(objects []*unstructured.Unstructured, kinds ...string) []*unstructured.Unstructured {
-	return slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool {
-		return !slices.Contains(kinds, o.GetKind())
-	})
-}
-
-// hookOf is the event of Helm at which an object is applied, if it is a hook.
-func hookOf(o *unstructured.Unstructured) string { return o.GetAnnotations()["helm.sh/hook"] }
-
-// withoutHook leaves out the hooks of an event.
-func withoutHook(objects []*unstructured.Unstructured, event string) []*unstructured.Unstructured {
-	return slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool {
-		return strings.Contains(hookOf(o), event)
-	})
 }

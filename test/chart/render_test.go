@@ -3,7 +3,6 @@ package chart
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,17 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
-
-	"github.com/metacontroller-solo/solo/test/kit"
 )
-
-const (
-	release   = "metacontroller"
-	namespace = "metacontroller"
-)
-
-// admissionKinds are those of the objects that package pkg/guard/pin renders.
-var admissionKinds = []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration"}
 
 // valuesFiles are the sets of values that the chart is tested with, by name.
 func valuesFiles(t testing.TB) map[string][]string {
@@ -42,6 +31,7 @@ func valuesFiles(t testing.TB) map[string][]string {
 }
 
 func TestLint(t *testing.T) {
+	needHelm(t)
 	for name, args := range valuesFiles(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -60,6 +50,7 @@ func TestLint(t *testing.T) {
 // and admission objects, whose content is compared by other tests, only the head is
 // in them.
 func TestGolden(t *testing.T) {
+	needHelm(t)
 	for name, args := range valuesFiles(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -80,83 +71,22 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// normal is an object as it is compared: without what Helm, or a release, adds.
-func normal(o *unstructured.Unstructured) map[string]any {
-	o = o.DeepCopy()
-	labels := o.GetLabels()
-	for _, label := range []string{
-		"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/part-of", "app.kubernetes.io/version", "helm.sh/chart",
-	} {
-		delete(labels, label)
-	}
-	o.SetLabels(labels)
-	annotations := o.GetAnnotations()
-	for annotation := range annotations {
-		if strings.HasPrefix(annotation, "helm.sh/") || strings.HasPrefix(annotation, "meta.helm.sh/") || annotation == "cert-manager.io/inject-ca-from" {
-			delete(annotations, annotation)
-		}
-	}
-	if len(annotations) == 0 {
-		unstructured.RemoveNestedField(o.Object, "metadata", "annotations")
-	} else {
-		o.SetAnnotations(annotations)
-	}
-	return o.Object
-}
-
-func byID(t testing.TB, objects []*unstructured.Unstructured) map[string]any {
-	t.Helper()
-	all := map[string]any{}
-	for _, o := range objects {
-		if all[id(o)] != nil {
-			t.Errorf("%s is there twice", id(o))
-		}
-		all[id(o)] = normal(o)
-	}
-	return all
-}
-
-// guard runs the program and returns what it writes.
-func guard(t testing.TB, stdin string, args ...string) (string, error) {
-	t.Helper()
-	output, _, err := run(t.Context(), root(t), nil, []byte(stdin), kit.Build(t, "./cmd/guard"), args...)
-	return output, err
-}
-
-// TestAdmissionObjectsAreTheSame compares what the chart, kustomize and "guard
-// render" make: for a first install, for one where the CRDs are there already, and
-// with the guard alone.
+// TestAdmissionObjectsAreTheSame compares what the chart and "guard render" make: for
+// a first install, for one where the CRDs are there already, with the guard alone, and
+// with a certificate of its own.
 func TestAdmissionObjectsAreTheSame(t *testing.T) {
-	rendered, err := guard(t, "", "render", "--namespace", namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := byID(t, parse(t, rendered))
-	if len(want) < 9 {
-		t.Fatalf("only %d objects are rendered", len(want))
-	}
+	needHelm(t)
+	want := rendered(t, "--namespace", namespace)
 	for name, args := range map[string][]string{
 		"first install": nil,
 		"CRDs there":    {"--api-versions", "guard.metacontroller.io/v1alpha1/SingletonPolicy"},
 		"guard alone":   {"--set", "controller.enabled=false"},
 		"self-managed":  {"--set", "tls.source=self-managed"},
 	} {
-		t.Run("chart, "+name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			objects := withoutHook(of(parse(t, template(t, args...)), admissionKinds...), "pre-delete")
 			if diff := cmp.Diff(want, byID(t, objects)); diff != "" {
 				t.Errorf("-rendered +chart\n%s", diff)
-			}
-		})
-	}
-	rendered, err = guard(t, "", "render")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want = byID(t, parse(t, rendered))
-	for _, folder := range []string{"config/default", "config/guard-only", "config/cert-manager", "config/self-managed"} {
-		t.Run(folder, func(t *testing.T) {
-			if diff := cmp.Diff(want, byID(t, of(parse(t, kustomize(t, folder)), admissionKinds...))); diff != "" {
-				t.Errorf("-rendered +kustomize\n%s", diff)
 			}
 		})
 	}
@@ -165,6 +95,7 @@ func TestAdmissionObjectsAreTheSame(t *testing.T) {
 // TestWorkloadsAreTheSame compares the Pods of the chart with those of kustomize,
 // for each source of the certificate.
 func TestWorkloadsAreTheSame(t *testing.T) {
+	needHelm(t)
 	podSpec := func(t *testing.T, objects []*unstructured.Unstructured, kind string) map[string]any {
 		t.Helper()
 		found := of(objects, kind)
@@ -208,6 +139,7 @@ func TestWorkloadsAreTheSame(t *testing.T) {
 
 // TestRolesAreTheSame compares every rule of every role.
 func TestRolesAreTheSame(t *testing.T) {
+	needHelm(t)
 	kinds := []string{"ClusterRole", "Role"}
 	rules := func(objects []*unstructured.Unstructured) map[string]any {
 		all := map[string]any{}
@@ -229,6 +161,7 @@ func TestRolesAreTheSame(t *testing.T) {
 
 // TestUnfitValuesAreRefused says what is said of values that cannot be meant.
 func TestUnfitValuesAreRefused(t *testing.T) {
+	needHelm(t)
 	for name, test := range map[string]struct {
 		set  string
 		says string
@@ -255,51 +188,10 @@ func TestUnfitValuesAreRefused(t *testing.T) {
 	}
 }
 
-// TestSchemaKnowsTheValues holds values.yaml and its schema to the same keys.
-func TestSchemaKnowsTheValues(t *testing.T) {
-	read := func(name string, into any) {
-		data, err := os.ReadFile(filepath.Join(root(t), chartFolder, name))
-		if err == nil {
-			err = yaml.Unmarshal(data, into)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	var values map[string]any
-	var schema map[string]any
-	read("values.yaml", &values)
-	read("values.schema.json", &schema)
-	var compare func(path string, value any, schema map[string]any)
-	compare = func(path string, value any, schema map[string]any) {
-		properties, closed := schema["properties"].(map[string]any)
-		if !closed {
-			return
-		}
-		if schema["additionalProperties"] != false {
-			t.Errorf("%s lets unknown keys in", path)
-		}
-		object, _ := value.(map[string]any)
-		for key, property := range properties {
-			child, ok := object[key]
-			// A key of subcharts, and keys of which one excludes the other.
-			if !ok && path+key != "global" && !strings.HasPrefix(path, "podDisruptionBudget.") {
-				t.Errorf("values.yaml has no %s%s", path, key)
-			}
-			compare(path+key+".", child, property.(map[string]any))
-		}
-		for key := range object {
-			if properties[key] == nil {
-				t.Errorf("the schema has no %s%s", path, key)
-			}
-		}
-	}
-	compare("", values, schema)
-}
-
 // TestPodDisruptionBudget (E25): two guards have a budget, and one has none, for it
 // would block every drain of its node.
 func TestPodDisruptionBudget(t *testing.T) {
+	needHelm(t)
 	for replicas, want := range map[string]int{"1": 0, "2": 1, "3": 1} {
 		found := of(parse(t, template(t, "--set", "guard.replicaCount="+replicas)), "PodDisruptionBudget")
 		if len(found) != want {
@@ -311,6 +203,7 @@ func TestPodDisruptionBudget(t *testing.T) {
 // TestGuardOutranksOthers (E26): what the kubelet and the scheduler go by under
 // pressure.
 func TestGuardOutranksOthers(t *testing.T) {
+	needHelm(t)
 	deployment := of(parse(t, template(t)), "Deployment")[0]
 	class, _, _ := unstructured.NestedString(deployment.Object, "spec", "template", "spec", "priorityClassName")
 	if class != "system-cluster-critical" {
@@ -326,6 +219,7 @@ func TestGuardOutranksOthers(t *testing.T) {
 
 // TestNamesOfTheWebhook: the certificate has the name that the API server calls.
 func TestNamesOfTheWebhook(t *testing.T) {
+	needHelm(t)
 	for _, place := range []string{"metacontroller", "metacontroller-guard", "other"} {
 		objects := parse(t, template(t, "--namespace", place))
 		text, err := json.Marshal(of(objects, "Certificate"))

@@ -71,3 +71,45 @@ func compact(t testing.TB, value *yamlv3.Node) string {
 	}
 	return strings.TrimSpace(string(data))
 }
+
+// TestSchemaKnowsTheValues holds values.yaml and its schema to the same keys.
+func TestSchemaKnowsTheValues(t *testing.T) {
+	read := func(name string, into any) {
+		data, err := os.ReadFile(filepath.Join(root(t), chartFolder, name))
+		if err == nil {
+			err = yaml.Unmarshal(data, into)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var values map[string]any
+	var schema map[string]any
+	read("values.yaml", &values)
+	read("values.schema.json", &schema)
+	var compare func(path string, value any, schema map[string]any)
+	compare = func(path string, value any, schema map[string]any) {
+		properties, closed := schema["properties"].(map[string]any)
+		if !closed {
+			return
+		}
+		if schema["additionalProperties"] != false {
+			t.Errorf("%s lets unknown keys in", path)
+		}
+		object, _ := value.(map[string]any)
+		for key, property := range properties {
+			child, ok := object[key]
+			// A key of subcharts, and keys of which one excludes the other.
+			if !ok && path+key != "global" && !strings.HasPrefix(path, "podDisruptionBudget.") {
+				t.Errorf("values.yaml has no %s%s", path, key)
+			}
+			compare(path+key+".", child, property.(map[string]any))
+		}
+		for key := range object {
+			if properties[key] == nil {
+				t.Errorf("the schema has no %s%s", path, key)
+			}
+		}
+	}
+	compare("", values, schema)
+}
