@@ -78,6 +78,13 @@ test-faults: controlplane ## The long form of the fault suite: FAULT_KILLS kills
 test-tls: controlplane ## The long form of the TLS suite: more renewals
 	TLS_LONG=1 $(GO) test -count 1 -timeout 15m -v ./test/integration/tls
 
+# How often the writer's node is cut off in make test-fence.
+FENCE_RUNS ?= 50
+
+.PHONY: test-fence
+test-fence: controlplane ## The long form of the fence's suite: FENCE_RUNS partitions, its lag, and its cost at 1000 writes a second
+	FENCE_RUNS=$(FENCE_RUNS) FENCE_LAG=200 FENCE_PARAM=10 FENCE_BENCH=10000 $(GO) test -count 1 -timeout 60m -v ./test/integration/fence
+
 # How many Pods make test-scale creates.
 SCALE_PODS ?= 50000
 

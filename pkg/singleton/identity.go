@@ -48,6 +48,9 @@ type Identity struct {
 	Pod string
 	// UID is the Pod's uid, or a random one for a process outside a Pod.
 	UID string
+	// Namespace is the Pod's; empty for a process outside a Pod. It is no part of
+	// the holderIdentity.
+	Namespace string
 }
 
 // String is the holderIdentity of the Lease: <pod name>_<pod uid>.
@@ -67,7 +70,7 @@ func ParseIdentity(holder string) (Identity, bool) {
 // or in one whose manifest does not hand both values on, it is the host's name
 // and the given fallback uid.
 func IdentityFrom(getenv func(string) string, host, fallbackUID string) Identity {
-	identity := Identity{Pod: getenv(EnvPodName), UID: getenv(EnvPodUID)}
+	identity := Identity{Pod: getenv(EnvPodName), UID: getenv(EnvPodUID), Namespace: getenv(EnvPodNamespace)}
 	if identity.Pod == "" || identity.UID == "" ||
 		strings.Contains(identity.Pod, separator) || strings.Contains(identity.UID, separator) {
 		identity = Identity{Pod: strings.ReplaceAll(host, separator, "-"), UID: fallbackUID}

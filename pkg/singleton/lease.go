@@ -29,6 +29,8 @@ type Config struct {
 	// Clock's. Go measures the time between two calls of Clock by a clock that
 	// nobody sets, but which stands still while a machine is suspended.
 	Wall clock.PassiveClock
+	// Mark, if there is one, is told who holds the Lease before the work begins.
+	Mark Mark
 	Log  logr.Logger
 }
 
@@ -115,6 +117,14 @@ func (l *Lease) Run(ctx context.Context, work func(context.Context) error) error
 		return err
 	}
 
+	if held, err = l.mark(ctx, held); err != nil {
+		if ctx.Err() != nil && !errors.Is(err, ErrLost) {
+			l.release(context.WithoutCancel(ctx), held)
+			return nil
+		}
+		return err
+	}
+
 	workContext, cancelWork := context.WithCancelCause(ctx)
 	defer cancelWork(nil)
 	workDone := make(chan error, 1)
@@ -139,6 +149,7 @@ func (l *Lease) Run(ctx context.Context, work func(context.Context) error) error
 		stopRenewing()
 		select {
 		case last := <-renewed:
+			l.unmark(context.WithoutCancel(ctx))
 			l.release(context.WithoutCancel(ctx), last)
 		case lostErr := <-lost:
 			err = errors.Join(err, lostErr)

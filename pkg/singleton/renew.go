@@ -16,7 +16,7 @@ import (
 // keep renews the Lease until ctx ends, and then returns it as last written. An
 // error, which is ErrLost, means that it is no longer this process's.
 func (l *Lease) keep(ctx context.Context, held *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	for {
+	for renewals := 1; ; renewals++ {
 		select {
 		case <-ctx.Done():
 			return held, nil
@@ -30,6 +30,11 @@ func (l *Lease) keep(ctx context.Context, held *coordinationv1.Lease) (*coordina
 			return nil, err
 		}
 		held = renewed
+		if renewals%markEvery == 0 {
+			if held, err = l.markAgain(ctx, held); err != nil {
+				return nil, err
+			}
+		}
 	}
 }
 

@@ -82,6 +82,7 @@ var table = []row{
 	{"pkg/controller/watch", adapters},
 	{"pkg/controller/cluster", adapters},
 	{"pkg/singleton", adapters},
+	{"pkg/singleton/mark", adapters},
 	{"pkg/guard/audit", adapters},
 	{"pkg/guard/owner", adapters},
 	{"pkg/guard/announce", adapters},

@@ -12,12 +12,14 @@ import (
 	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/api/metacontroller/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/controller/cluster"
 	resources "github.com/metacontroller-solo/solo/pkg/controller/discovery"
@@ -26,6 +28,7 @@ import (
 	"github.com/metacontroller-solo/solo/pkg/logging"
 	"github.com/metacontroller-solo/solo/pkg/object"
 	"github.com/metacontroller-solo/solo/pkg/singleton"
+	"github.com/metacontroller-solo/solo/pkg/singleton/mark"
 	"github.com/metacontroller-solo/solo/pkg/version"
 )
 
@@ -54,6 +57,7 @@ type clients struct {
 	objects   rest.Interface
 	discovery *discovery.DiscoveryClient
 	leases    *coordinationclient.CoordinationV1Client
+	dynamic   dynamic.Interface
 	events    *typedcorev1.CoreV1Client
 }
 
@@ -81,7 +85,7 @@ func Run(ctx context.Context, config *Config, log logr.Logger) error {
 		return stopped(ctx, err)
 	}
 
-	leases := leasesOf(config, ways.leases, log)
+	leases := leasesOf(config, ways, log)
 	work := func(ctx context.Context) error {
 		return control(ctx, controlParts{
 			config: config, ways: ways, table: table, kinds: kinds, series: series, fence: fenceOf(leases), log: log,
@@ -110,12 +114,13 @@ func stopped(ctx context.Context, err error) error {
 func connect(config *rest.Config) (clients, error) {
 	var (
 		ways clients
-		errs [4]error
+		errs [5]error
 	)
 	ways.objects, errs[0] = cluster.NewClient(config)
 	ways.discovery, errs[1] = discovery.NewDiscoveryClientForConfig(config)
 	ways.leases, errs[2] = coordinationclient.NewForConfig(config)
 	ways.events, errs[3] = typedcorev1.NewForConfig(config)
+	ways.dynamic, errs[4] = dynamic.NewForConfig(config)
 	if err := errors.Join(errs[:]...); err != nil {
 		return ways, oneLine(fmt.Errorf("cannot make a client for %q: %w", config.Host, err))
 	}
@@ -164,14 +169,14 @@ func ownKinds(ctx context.Context, table *resources.Resources) (map[string]objec
 // leasesOf are the leases to hold, in the order in which they are taken. The one
 // of leader election comes first: what waits for it does not keep the singleton
 // lease from anybody.
-func leasesOf(config *Config, client coordinationclient.LeasesGetter, log logr.Logger) []*singleton.Lease {
+func leasesOf(config *Config, ways clients, log logr.Logger) []*singleton.Lease {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
 		host = "localhost"
 	}
 	process := uuid.NewString()
 	base := singleton.Config{
-		Client:   client,
+		Client:   ways.leases,
 		Identity: singleton.IdentityFrom(os.Getenv, host, process),
 		Process:  process,
 		Clock:    clock.RealClock{},
@@ -179,6 +184,11 @@ func leasesOf(config *Config, client coordinationclient.LeasesGetter, log logr.L
 	}
 	one := base
 	one.Namespace, one.Name = config.SingletonNamespace, config.SingletonName
+	// The fence knows one Lease: a process that holds another, or runs in no Pod,
+	// is not the writer.
+	if one.Namespace == singleton.DefaultNamespace && one.Name == singleton.DefaultName && base.Identity.Namespace != "" {
+		one.Mark = mark.Policy{Client: ways.dynamic, Name: guardv1alpha1.DefaultPolicyName, Namespace: base.Identity.Namespace}
+	}
 	elected := base
 	elected.Namespace, elected.Name = config.LeaderElectionNamespace, config.LeaderElectionID
 	same := elected.Namespace == one.Namespace && elected.Name == one.Name

@@ -230,6 +230,7 @@ func addReconciler(ctx context.Context, manager ctrl.Manager, options *serveOpti
 		Client: live,
 		Clock:  clock.RealClock{},
 		Limits: claim.Limits{Reservation: options.requestTimeout + reservationMargin, Release: options.releaseDelay},
+		Fence:  fenceFacts(live),
 		Policy: options.policy,
 	}
 	changed := &trigger{request: reconcile.Request{NamespacedName: client.ObjectKey{Name: options.policy}}}

@@ -260,17 +260,18 @@ func (r *Related) readable(parent object.Key, held *heldCopy) error {
 		return nil
 	}
 	r.mu.Lock()
-	held.wanted[parent] = struct{}{}
-	r.mu.Unlock()
-	// It may have become full before anybody knew that this parent wants it.
-	switch full, err := held.State(); {
-	case full:
+	defer r.mu.Unlock()
+	// It may have become full just now. Whoever brings those that want it to the
+	// worker needs mu, so that this parent is either read for or brought, not both.
+	full, err := held.State()
+	if full {
 		return nil
-	case err != nil:
-		return err
-	default:
-		return ErrFilling
 	}
+	held.wanted[parent] = struct{}{}
+	if err != nil {
+		return err
+	}
+	return ErrFilling
 }
 
 // changed is the handler of all copies. It runs in an informer's goroutine, so it

@@ -32,7 +32,8 @@ const Resync = time.Minute
 // that never became an object, releases the slot of a holder that is gone,
 // adopts one that was there before the guard, and writes that part of the status
 // that is about the slot: holder, slots, epoch, the active Pods, the active
-// exceptions and the conditions Ready and Excepted. The rest is package scan's.
+// exceptions, a writer that is gone and the conditions Ready, Excepted and FenceReady.
+// The rest is package scan's.
 // One runs at a time, in the guard that leads; a second one would do no harm,
 // for all that it does is a compare-and-swap.
 type Reconciler struct {
@@ -42,14 +43,18 @@ type Reconciler struct {
 	// must not end a reservation early.
 	Clock  clock.PassiveClock
 	Limits Limits
+	// Fence reads what FenceReady is written by; nil leaves that condition out.
+	Fence func(context.Context, *guardv1alpha1.SingletonPolicy) (FenceFacts, error)
 	// Policy is the name of the policy that is judged by; empty for any.
 	Policy string
 
-	mutex sync.Mutex // guards seen
+	mutex sync.Mutex // guards seen and fences
 	// seen is, by the uid of a policy, since when this process sees its holder as
 	// it is. It is not read from the status: another machine wrote that, by
 	// another clock.
 	seen map[types.UID]sighting
+	// fences is since when the writer and the Lease are as they are.
+	fences map[types.UID]fenceSight
 }
 
 // sighting is a holder in one phase.
@@ -133,7 +138,11 @@ func (r *Reconciler) pass(ctx context.Context, policy *guardv1alpha1.SingletonPo
 		return 0, err
 	}
 	setConditions(policy, nil, now)
-	return after, nil
+	wait, err := r.fence(ctx, policy, now)
+	if err != nil {
+		return 0, err
+	}
+	return min(after, wait), nil
 }
 
 // observe reads the holder live, the StatefulSet before its Pods: once the

@@ -14,6 +14,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	kjson "sigs.k8s.io/json"
 )
 
@@ -251,6 +252,27 @@ func TestUnreadableFile(t *testing.T) {
 		if err == nil || !strings.HasSuffix(err.Error(), "a.yaml: cannot open: permission denied") {
 			t.Errorf("got %v", err)
 		}
+	}
+}
+
+// A pipe that happens to lie in a folder is not waited for.
+func TestPipeInAFolder(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set, err := Open([]string{dir}, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	faults := 0
+	for _, err := range set.Objects(nil) {
+		if faults++; err == nil || !strings.Contains(err.Error(), "pipe.yaml: it is no regular file") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if faults != 1 {
+		t.Errorf("%d faults", faults)
 	}
 }
 

@@ -172,6 +172,11 @@ func (s *Set) add(path string, seen map[string]bool, named bool) {
 	switch {
 	case err != nil:
 		s.fault(path, err)
+	case !info.IsDir() && !info.Mode().IsRegular() && !named:
+		if isManifest(path) {
+			// Opening a pipe would wait for whoever writes to it.
+			s.fault(path, errors.New("it is no regular file; name it to have it read"))
+		}
 	case !info.IsDir():
 		if named || isManifest(path) {
 			s.files = append(s.files, file{name: path, open: func() (io.ReadCloser, error) { return os.Open(path) }}) //nolint:gosec // The path is the operator's.

@@ -4,6 +4,7 @@
 //	            ┌─ metacontroller-guard-pin            Pods: only the pinned one runs an instance
 //	Match ──────┼─ metacontroller-guard-pin-workloads  templates and scale: only the holder, replicas 1
 //	(params)    ├─ metacontroller-guard-pin-scale      scale of what made a Pod that should not be there
+//	            ├─ metacontroller-guard-fence*         writes of the service account: only from the active Pod
 //	            │
 //	            └─ ValidatingWebhookConfiguration      asks the guard, for requests that look like instances
 //	(written in)

@@ -34,6 +34,7 @@ func Objects(o Options) []client.Object {
 	objects = append(objects, policy(o, WorkloadPolicyName, workloadRules(), workloadVariables(), standBack())...)
 	objects = append(objects, policy(o, ScalePolicyName, scaleRules(), scaleVariables())...)
 	exclude(objects, ScalePolicyName, askedAboutScale(o))
+	objects = append(objects, fence(o)...)
 	return append(objects, webhooks(o))
 }
 

@@ -12,6 +12,14 @@ const (
 	WorkloadPolicyName = "metacontroller-guard-pin-workloads"
 	// ScalePolicyName is the policy, and its binding, for the scale of violators.
 	ScalePolicyName = "metacontroller-guard-pin-scale"
+	// FencePolicyName is the policy, and its binding, for all writes of the fenced
+	// service account.
+	FencePolicyName = "metacontroller-guard-fence"
+	// WriterPolicyName is the policy, and its binding, for what that account writes
+	// into the SingletonPolicy.
+	WriterPolicyName = "metacontroller-guard-fence-writer"
+	// LeasePolicyName is the policy, and its binding, for the singleton Lease.
+	LeasePolicyName = "metacontroller-guard-fence-lease"
 	// ProtectName is the policy, and its binding, that keeps what the others need.
 	ProtectName = "metacontroller-guard-protect"
 	// WebhookConfigurationName is the webhook configuration.

@@ -103,7 +103,9 @@ func (s *SelfManaged) Start(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			<-ended
+			if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+				log.FromContext(ctx).Error(err, "The authority of the serving certificate did not end well")
+			}
 			return nil
 		case err := <-ended:
 			if ctx.Err() != nil {

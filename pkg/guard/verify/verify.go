@@ -148,6 +148,8 @@ func (r *run) checkPolicy(ctx context.Context) error {
 		condition := meta.FindStatusCondition(policy.Status.Conditions, want.kind)
 		switch {
 		case condition == nil && want.optional:
+		case want.kind == guardv1alpha1.ConditionFenceReady && policy.Spec.Fence.Action != guardv1alpha1.FenceDeny:
+			// A fence that only looks on, or is off, is as its owner wants it.
 		case condition == nil:
 			r.add(CheckPolicy, finding.Violation, r.policyObject(), "condition %s is missing: no guard has looked at this policy\nNext: see the log of the guard", want.kind)
 		case condition.ObservedGeneration != policy.Generation:

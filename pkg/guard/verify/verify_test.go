@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -23,11 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	guardv1alpha1 "github.com/metacontroller-solo/solo/pkg/api/guard/v1alpha1"
 	"github.com/metacontroller-solo/solo/pkg/guard/decide"
@@ -96,32 +94,50 @@ type rig struct {
 	options  Options
 }
 
-func (r *rig) run(t *testing.T) ([]string, error) {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, guardv1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
+// cluster has the objects of a rig, and takes dry runs alone.
+type cluster struct {
+	client.Client
+	*rig
+	t *testing.T
+}
+
+func (c cluster) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	if c.get != nil {
+		if err := c.get(key, into); err != nil {
+			return err
 		}
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(r.objects...).WithInterceptorFuncs(interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-			if r.get != nil {
-				if err := r.get(key, object); err != nil {
-					return err
-				}
-			}
-			return c.Get(ctx, key, object, options...)
-		},
-		Create: func(_ context.Context, _ client.WithWatch, object client.Object, options ...client.CreateOption) error {
-			applied := client.CreateOptions{}
-			applied.ApplyOptions(options)
-			if len(applied.DryRun) != 1 {
-				t.Fatalf("created for good: %T", object)
-			}
-			return r.create(object)
-		},
-	}).Build()
+	kind := into.GetObjectKind().GroupVersionKind()
+	for _, object := range c.objects {
+		of := reflect.TypeOf(object).Elem().Name()
+		if client.ObjectKeyFromObject(object) != key || of != reflect.TypeOf(into).Elem().Name() && of != kind.Kind {
+			continue
+		}
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			return err
+		}
+		if untyped, ok := into.(*unstructured.Unstructured); ok {
+			untyped.Object = fields
+			untyped.SetGroupVersionKind(kind)
+			return nil
+		}
+		return runtime.DefaultUnstructuredConverter.FromUnstructured(fields, into)
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Resource: reflect.TypeOf(into).Elem().Name()}, key.Name)
+}
+
+func (c cluster) Create(_ context.Context, object client.Object, options ...client.CreateOption) error {
+	applied := client.CreateOptions{}
+	applied.ApplyOptions(options)
+	if len(applied.DryRun) != 1 {
+		c.t.Fatalf("created for good: %T", object)
+	}
+	return c.create(object)
+}
+
+func (r *rig) run(t *testing.T) ([]string, error) {
+	t.Helper()
 	options := r.options
 	options.Policy, options.Namespace, options.Now, options.MinValidity = "metacontroller", "ns", now, 7*day
 	options.Secret = client.ObjectKey{Namespace: "guard", Name: "tls"}
@@ -129,7 +145,7 @@ func (r *rig) run(t *testing.T) ([]string, error) {
 	rendered.SetGroupVersionKind(admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingWebhookConfiguration"))
 	rendered.SetName(configuration)
 	report, err := Run(t.Context(), Deps{
-		Client: c, Warnings: func() []string { return r.warnings },
+		Client: cluster{rig: r, t: t}, Warnings: func() []string { return r.warnings },
 		Rendered: func(*guardv1alpha1.SingletonPolicy, func(string, string) map[string]any) ([]*unstructured.Unstructured, error) {
 			return []*unstructured.Unstructured{rendered}, nil
 		},

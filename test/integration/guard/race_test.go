@@ -243,10 +243,11 @@ func (r *race) loser(round int, object client.Object, err error, winner string) 
 		r.tally["told the winner"]++
 		return
 	}
-	// Who cannot win at all may be refused before anybody has won.
+	// Who cannot win at all may be refused before anybody has won, and by an API
+	// server that has not seen yet that the holder before is off the slot.
 	_, candidate := object.(*appsv1.StatefulSet)
 	early := strings.Contains(message, "the slot is free") || strings.Contains(message, "nobody holds the slot") ||
-		strings.Contains(message, "cannot hold the slot")
+		strings.Contains(message, "cannot hold the slot") || strings.Contains(message, "gives up the slot")
 	if candidate || !early {
 		r.t.Fatalf("round %d: %T %s was told %q, the winner is %s", round, object, object.GetName(), message, winner)
 	}

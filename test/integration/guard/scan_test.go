@@ -248,7 +248,7 @@ var scanCases = []struct {
 				c.delete(object)
 			}
 		}
-		for _, name := range []string{pin.PolicyName, pin.WorkloadPolicyName, pin.ScalePolicyName, pin.ProtectName} {
+		for _, name := range []string{pin.PolicyName, pin.WorkloadPolicyName, pin.ScalePolicyName, pin.ProtectName, pin.FencePolicyName, pin.WriterPolicyName, pin.LeasePolicyName} {
 			c.found(inspect.AdmissionMissing, "ValidatingAdmissionPolicy "+name, "")
 			c.found(inspect.AdmissionMissing, "ValidatingAdmissionPolicyBinding "+name, "")
 		}

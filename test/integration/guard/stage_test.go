@@ -335,6 +335,24 @@ func (c *stage) callsOf(webhook string) int {
 	return calls
 }
 
+// unasked does something until a webhook was not called meanwhile: what earlier
+// attempts have left goes on asking for a while, but if the webhook were called
+// about this, it would be each time.
+func (c *stage) unasked(webhook string, do func() error) (failure error) {
+	c.t.Helper()
+	c.eventually(func() error {
+		before := c.callsOf(webhook)
+		if failure = do(); failure != nil {
+			return nil
+		}
+		if calls := c.callsOf(webhook) - before; calls != 0 {
+			return fmt.Errorf("the guard was asked %d times", calls)
+		}
+		return nil
+	})
+	return failure
+}
+
 // review sends a create to a guard as an API server does.
 func (c *stage) review(g *guard, object *appsv1.StatefulSet, uid types.UID) *admissionv1.AdmissionResponse {
 	c.t.Helper()

@@ -380,9 +380,12 @@ func TestPin(t *testing.T) {
 	})
 
 	step("uninstalling ends it all, in the documented order", func(c *cluster) {
-		for _, name := range []string{pin.PolicyName, pin.WorkloadPolicyName, pin.ScalePolicyName, pin.ProtectName} {
-			c.must(c.Delete(ctx, binding(name)))
+		for _, object := range pin.Objects(pin.Options{}) {
+			if b, ok := object.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding); ok && b.Name != pin.ProtectName {
+				c.must(c.Delete(ctx, binding(b.Name)))
+			}
 		}
+		c.must(c.Delete(ctx, binding(pin.ProtectName)))
 		kit.Eventually(c, patience, func() error { return c.try(c.pod("another", image)) })
 		kit.Eventually(c, patience, func() error { return client.IgnoreNotFound(c.Delete(ctx, c.policy())) })
 		c.must(c.Delete(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: crdName}}))

@@ -63,12 +63,12 @@ func (f *forwarder) to(targets ...string) {
 
 // reset makes the API servers connect again; it returns when they have let go.
 // Nothing may be under way. A connection that was opened in vain, beside another,
-// stays: Go's client lets the next call of all fail by its end.
-func (f *forwarder) reset() {
+// stays unless all are to go: Go's client lets the next call fail by its end.
+func (f *forwarder) reset(all bool) {
 	f.mutex.Lock()
 	var closed []chan struct{}
 	for conn, link := range f.open {
-		if link.asked {
+		if all || link.asked {
 			_ = conn.CloseWrite()
 			closed = append(closed, link.done)
 		}
@@ -218,7 +218,7 @@ func (s *suite) load() *load {
 				return
 			case <-ticker.C:
 				l.gate.Lock()
-				s.forwarder.reset()
+				s.forwarder.reset(false)
 				l.gate.Unlock()
 				l.connections.Add(int64(len(s.admins)))
 			}

@@ -123,7 +123,7 @@ func TestSelfManaged(t *testing.T) {
 		}
 		sub.serve(others...)
 		l.gate.Lock()
-		sub.forwarder.reset()
+		sub.forwarder.reset(false)
 		l.gate.Unlock()
 		if status := leader.Stop(); status.Code != 0 {
 			t.Errorf("the leader ended with %s", status)

@@ -25,7 +25,8 @@ const (
 
 // Install applies the product as an administrator would: definitions first,
 // then the guard, then the admission objects once the guard answers, then the
-// controller, whose StatefulSet the guard admits as the holder.
+// controller, whose StatefulSet the guard admits as the holder. At last the fence,
+// which looks on until then, refuses what it does not accept.
 func (c *Cluster) Install(ctx context.Context) error {
 	for _, stage := range []struct {
 		what  string
@@ -35,6 +36,7 @@ func (c *Cluster) Install(ctx context.Context) error {
 		{"the guard, with its certificate", c.installGuard},
 		{"the admission objects", c.installAdmission},
 		{"the controller", c.installController},
+		{"the fence", c.installFence},
 	} {
 		c.say("installing %s", stage.what)
 		if err := stage.apply(ctx); err != nil {
@@ -165,6 +167,24 @@ func (c *Cluster) installController(ctx context.Context) error {
 		return err
 	}
 	return c.Available(ctx, "metacontroller", "statefulset/metacontroller")
+}
+
+// installFence makes the fence deny, as docs/fence.md has it: once the controller
+// is there and the guard says that the fence is in force.
+func (c *Cluster) installFence(ctx context.Context) error {
+	if _, err := c.Kubectl.Run(ctx, "patch", "singletonpolicy", "metacontroller", "--type=merge", "-p", `{"spec":{"fence":{"action":"Deny"}}}`); err != nil {
+		return err
+	}
+	return Eventually(ctx, "the fence to be in force for the controller's Pod", func(ctx context.Context) error {
+		got, err := c.Kubectl.Run(ctx, "get", "singletonpolicy", "metacontroller", "-o", `jsonpath={.status.writer.name} {.status.conditions[?(@.type=="FenceReady")].status} {.status.conditions[?(@.type=="FenceReady")].message}`)
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(got, "metacontroller-0 True ") {
+			return fmt.Errorf("writer and condition FenceReady are %q", got)
+		}
+		return nil
+	})
 }
 
 // Available waits until a workload has all its replicas ready.

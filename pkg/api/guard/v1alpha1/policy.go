@@ -49,6 +49,7 @@ type SingletonPolicyList struct {
 // SingletonPolicySpec says what an instance is and what happens to a second one.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.lease) || has(self.mode) && self.mode == 'LeaderElected'",message="spec.lease: only mode LeaderElected has a Lease; remove it or set spec.mode to LeaderElected"
+// +kubebuilder:validation:XValidation:rule="!has(self.holder) || !has(self.fence) || self.fence.action != 'Deny' || self.fence.serviceAccount.__namespace__ == self.holder.__namespace__",message="spec.fence.serviceAccount.namespace: a Pod uses a service account of its own namespace, so it must be spec.holder.namespace"
 // +kubebuilder:validation:XValidation:rule="!has(self.holder) || !has(self.mode) || self.mode != 'Sharded'",message="spec.holder: mode Sharded has a holder for each shard, so none can be named; remove it or set another spec.mode"
 type SingletonPolicySpec struct {
 	// Match says what an instance is.
@@ -80,6 +81,7 @@ type SingletonPolicySpec struct {
 	ValidationActions []ValidationAction `json:"validationActions,omitempty"`
 	// Fence says whose writes are accepted from the active Pod only.
 	// +optional
+	// +kubebuilder:default={}
 	Fence *Fence `json:"fence,omitempty"`
 	// Exceptions let named workloads through for a while (break-glass).
 	// +optional
@@ -220,10 +222,15 @@ type LeaseReference struct {
 	Name string `json:"name,omitempty"`
 }
 
-// Fence says whose writes are accepted from the active Pod only.
+// Fence says whose writes are accepted from the active Pod only: that of the
+// holder and, where the instance that holds the singleton Lease has marked itself
+// in status.writer, the one Pod with that uid.
 type Fence struct {
-	// ServiceAccount is the one that instances run with.
-	ServiceAccount ServiceAccountReference `json:"serviceAccount"`
+	// ServiceAccount is the one that instances run with. A Pod's token is good for
+	// its own namespace only, so this one's is the holder's.
+	// +optional
+	// +kubebuilder:default={namespace: metacontroller, name: metacontroller}
+	ServiceAccount ServiceAccountReference `json:"serviceAccount,omitempty"`
 	// Action is what becomes of a write from anywhere else.
 	// +optional
 	// +kubebuilder:default=Audit
@@ -248,9 +255,11 @@ const (
 type ServiceAccountReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Namespace string `json:"namespace"`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 }
 
@@ -289,6 +298,12 @@ type SingletonPolicyStatus struct {
 	// ActivePod is the instance that runs now.
 	// +optional
 	ActivePod *ActivePod `json:"activePod,omitempty"`
+	// Writer is the Pod that holds the singleton Lease, as it said itself before
+	// its first sync: the one whose writes the fence accepts. Absent, any Pod of
+	// the holder's pinned name may write; so it is for an instance that knows
+	// nothing of this.
+	// +optional
+	Writer *Writer `json:"writer,omitempty"`
 	// ActiveExceptions are the exceptions that have not expired.
 	// +optional
 	// +listType=map
@@ -404,6 +419,17 @@ type ActivePod struct {
 	// Pending is set while the Pod has been admitted and has not started yet.
 	// +optional
 	Pending bool `json:"pending,omitempty"`
+}
+
+// Writer is the Pod whose writes the fence accepts.
+type Writer struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
 }
 
 // Instance is an instance that the guard has seen.
