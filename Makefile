@@ -12,6 +12,10 @@ RUN_DIR ?= .run
 # or self-managed.
 TLS ?= local
 
+# Whether the product is installed in it; false leaves it empty, to follow
+# docs/install.md in.
+PRODUCT ?= true
+
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
 
@@ -32,7 +36,7 @@ help: ## Show the targets
 
 .PHONY: run
 run: ## Start a cluster on this machine, install the product, show it, keep it running until Ctrl-C
-	@$(GO) build -o bin/local ./test/local && exec bin/local run --dir $(RUN_DIR) --tls $(TLS)
+	@$(GO) build -o bin/local ./test/local && exec bin/local run --dir $(RUN_DIR) --tls $(TLS) --product=$(PRODUCT) $(RUN_FLAGS)
 
 .PHONY: demo
 demo: ## The same unattended, in a throwaway folder: exits non-zero on the first step that is wrong

@@ -46,9 +46,9 @@ type lab struct {
 	objects dynamic.Interface
 	ca      *kit.CA
 	// addresses is a file with the values that have to differ in a local cluster, and
-	// values one with those and a certificate from elsewhere.
-	addresses, values string
-	// programs is a folder with helm and guard.
+	// certificate one with those for a certificate from elsewhere.
+	addresses, certificate string
+	// programs is a folder with helm and guard, for the commands of a page.
 	programs string
 }
 
@@ -59,46 +59,30 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Stop)
-	l := &lab{t: t, cluster: c}
-	if l.clients, err = kubernetes.NewForConfig(c.Config()); err != nil {
-		t.Fatal(err)
-	}
-	if l.objects, err = dynamic.NewForConfig(c.Config()); err != nil {
-		t.Fatal(err)
-	}
+	l := &lab{t: t, cluster: c, programs: filepath.Join(root(t), "bin")}
+	l.connect()
 	if l.ca, err = kit.NewCA("guard-ca"); err != nil {
 		t.Fatal(err)
 	}
-	l.programs = t.TempDir()
-	helm, err := helmTool.path()
+	l.addresses = filepath.Join(root(t), "test/local/values.yaml")
+	data, err := yaml.Marshal(map[string]any{"tls": map[string]any{"source": "files", "caBundle": string(l.ca.CertPEM())}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, path := range map[string]string{"helm": helm, "guard": kit.Build(t, "./cmd/guard")} {
-		if err := os.Symlink(path, filepath.Join(l.programs, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// Pods of the local cluster share the host's addresses, so the controller has to
-	// be told its own.
-	values := map[string]any{"commandArgs": []string{
-		"--zap-log-level=4", "--discovery-interval=20s", "--metrics-address=$(POD_IP):9999", "--health-probe-bind-address=$(POD_IP):8081",
-	}}
-	write := func(name string) string {
-		data, err := yaml.Marshal(values)
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(l.programs, name)
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	l.addresses = write("addresses.yaml")
-	values["tls"] = map[string]any{"source": "files", "caBundle": string(l.ca.CertPEM())}
-	l.values = write("values.yaml")
+	l.certificate = l.file(string(data))
 	return l
+}
+
+// connect makes the clients.
+func (l *lab) connect() {
+	l.t.Helper()
+	var err error
+	if l.clients, err = kubernetes.NewForConfig(l.cluster.Config()); err != nil {
+		l.t.Fatal(err)
+	}
+	if l.objects, err = dynamic.NewForConfig(l.cluster.Config()); err != nil {
+		l.t.Fatal(err)
+	}
 }
 
 // in is the same lab for a subtest.
@@ -144,7 +128,7 @@ func (l *lab) explain() string {
 
 // install are the arguments for an install or upgrade of a chart as a release.
 func (l *lab) release(verb, folder string, args ...string) []string {
-	return slices.Concat([]string{verb, release, folder, "--namespace", namespace, "--values", l.values, "--timeout", helmLimit}, args)
+	return slices.Concat([]string{verb, release, folder, "--namespace", namespace, "--values", l.addresses, "--values", l.certificate, "--timeout", helmLimit}, args)
 }
 
 func (l *lab) eventually(check func() error) {
@@ -161,7 +145,7 @@ func (l *lab) kubectl(args ...string) string {
 	return output
 }
 
-// namespaces makes a restricted namespace, with the guard's certificate in it.
+// namespace makes a restricted namespace, with the guard's certificate in it.
 func (l *lab) namespace(name string) {
 	l.t.Helper()
 	// One of that name may be on its way out.
@@ -283,7 +267,7 @@ func (l *lab) wantNothingLeft(keep ...string) {
 				}
 			}
 		}
-		for _, place := range []string{namespace, metav1.NamespaceSystem} {
+		for _, place := range []string{namespace, guardNamespace, metav1.NamespaceSystem} {
 			for _, line := range strings.Fields(l.kubectl("get", "roles,rolebindings,deployments,statefulsets,services,serviceaccounts,poddisruptionbudgets,jobs", "-n", place, "-o", "name")) {
 				if strings.Contains(line, "metacontroller") {
 					left = append(left, line)
@@ -295,6 +279,24 @@ func (l *lab) wantNothingLeft(keep ...string) {
 		}
 		return nil
 	})
+}
+
+// wantFree checks that nobody is kept from anything: Pods and workloads are let in,
+// those that run Metacontroller too.
+func (l *lab) wantFree() {
+	l.t.Helper()
+	for _, image := range []string{"docker.io/library/nginx", "ghcr.io/metacontroller/metacontroller:v4.17.2"} {
+		l.eventually(func() error {
+			_, err := l.clients.CoreV1().Pods(metav1.NamespaceDefault).Create(l.t.Context(), &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "free-"},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}},
+			}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		})
+	}
+	for _, kind := range []string{"Deployment", "StatefulSet"} {
+		l.eventually(func() error { return l.stranger(kind) })
+	}
 }
 
 // stranger is a workload that runs Metacontroller and would be refused beside one.

@@ -1,17 +1,23 @@
 package chart
 
 import (
+	"encoding/base64"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/metacontroller-solo/solo/test/kit"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/metacontroller-solo/solo/test/kit"
 )
 
 // TestInstallation takes the chart through its life on a real API server, in a
@@ -28,15 +34,15 @@ func TestInstallation(t *testing.T) {
 		{"first install (E15)", testFirstInstall},
 		{"second release (C31)", testSecondRelease},
 		{"upgrade", testUpgrade},
+		{"rollback", testRollback},
 		{"drain (E25, E26)", testDrain},
 		{"uninstall (E16)", testUninstall},
 		{"uninstall with the CRDs (E16)", testUninstallWithDefinitions},
 		{"namespace deleted by force (E16)", testNamespaceDeleted},
 		{"without a caBundle (E12)", testNoCABundle},
 		{"guard alone", testGuardAlone},
-		{"docs/install.md, Helm", testInstallPage},
-		{"docs/install.md, kustomize", testKustomizePage},
-		{"docs/install.md, pipes (I11)", testPipe},
+		{"controller alone", testControllerAlone},
+		{"kustomizations", testKustomizations},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(l.in(t)) }) {
 			break
@@ -120,12 +126,12 @@ func (l *lab) wantRestricted() {
 
 func testSecondRelease(l *lab) {
 	l.step("helm install of the whole chart again")
-	_, err := l.helm("install", "second", chartFolder, "--namespace", "second", "--create-namespace", "--values", l.values, "--wait=false")
+	_, err := l.helm("install", "second", chartFolder, "--namespace", "second", "--create-namespace", "--values", l.addresses, "--values", l.certificate, "--wait=false")
 	if err == nil || !strings.Contains(err.Error(), "cannot be imported into the current release") {
 		l.t.Errorf("a second release of everything: %v", err)
 	}
 	l.step("helm install of another controller")
-	_, err = l.helm("install", "another", chartFolder, "--namespace", "second", "--create-namespace", "--values", l.values,
+	_, err = l.helm("install", "another", chartFolder, "--namespace", "second", "--create-namespace", "--values", l.addresses, "--values", l.certificate,
 		"--set", "guard.enabled=false,crds.enabled=false", "--wait=false")
 	for _, part := range []string{"second-workload", namespace + "/" + release} {
 		if err == nil || !strings.Contains(err.Error(), part) {
@@ -157,6 +163,37 @@ func testUpgrade(l *lab) {
 	l.step("helm upgrade once more, with nothing new")
 	l.mustHelm(l.release("upgrade", chartFolder, "--wait", "--set", "guard.podAnnotations.upgraded=yes")...)
 	l.wantEnforced()
+}
+
+// testRollback goes back to the first revision, in which hooks made the bindings, and
+// on again.
+func testRollback(l *lab) {
+	l.step("helm rollback to the first install")
+	l.mustHelm("rollback", release, "1", "--namespace", namespace, "--wait", "--timeout", helmLimit)
+	l.wantBindings()
+	l.wantEnforced()
+	l.wantHolder(namespace + "/" + release)
+	l.step("helm upgrade to the present version")
+	l.mustHelm(l.release("upgrade", chartFolder, "--wait")...)
+	l.wantBindings()
+	l.wantEnforced()
+}
+
+// wantBindings checks that all bindings of the guard's policies are there, with what
+// "guard render" has in them.
+func (l *lab) wantBindings() {
+	l.t.Helper()
+	for id, object := range rendered(l.t, "--namespace", namespace) {
+		kind, name, _ := strings.Cut(id, " ")
+		if kind != "ValidatingAdmissionPolicyBinding" {
+			continue
+		}
+		want, _, _ := unstructured.NestedStringSlice(object.(map[string]any), "spec", "validationActions")
+		got := strings.Fields(l.kubectl("get", kind, name, "-o", "jsonpath={.spec.validationActions[*]}"))
+		if !slices.Equal(got, want) {
+			l.t.Errorf("the binding %s has the actions %v, want %v", name, got, want)
+		}
+	}
 }
 
 // guards are the ready Pods of the guard, by node.
@@ -236,9 +273,7 @@ func testUninstall(l *lab) {
 		l.t.Errorf("Helm does not say what it kept:\n%s", output)
 	}
 	l.wantNothingLeft("customresourcedefinitions")
-	for _, kind := range []string{"Deployment", "StatefulSet"} {
-		l.eventually(func() error { return l.stranger(kind) })
-	}
+	l.wantFree()
 }
 
 func testUninstallWithDefinitions(l *lab) {
@@ -283,9 +318,7 @@ func testNamespaceDeleted(l *lab) {
 	})
 	l.step("run what the notes say")
 	l.kubectl(oneLiner(l, notes)...)
-	for _, kind := range []string{"Deployment", "StatefulSet"} {
-		l.eventually(func() error { return l.stranger(kind) })
-	}
+	l.wantFree()
 	l.step("install again, over what Helm has lost sight of")
 	l.namespace(namespace)
 	l.mustHelm(l.release("install", chartFolder, "--wait", "--take-ownership")...)
@@ -318,8 +351,34 @@ func testNoCABundle(l *lab) {
 // testGuardAlone is the guard beside a Metacontroller of somebody else.
 func testGuardAlone(l *lab) {
 	l.step("a public Metacontroller")
-	l.kubectl("create", "namespace", "public")
-	l.kubectl("apply", "-f", l.file(`
+	l.startPublicController()
+	l.step("helm install of the guard alone")
+	l.mustHelm(l.release("install", chartFolder, "--wait", "--set", "controller.enabled=false")...)
+	l.wantHolder("public/metacontroller")
+	l.wantEnforced()
+	l.mustHelm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", helmLimit)
+	l.kubectl("delete", "namespace", "public")
+}
+
+// testControllerAlone is the controller where there is no guard: its lease still lets
+// one sync.
+func testControllerAlone(l *lab) {
+	l.step("helm install of the controller alone")
+	l.mustHelm(l.release("install", chartFolder, "--wait", "--set", "guard.enabled=false")...)
+	l.eventually(func() error {
+		holder := l.kubectl("get", "lease", "metacontroller", "-n", metav1.NamespaceSystem, "-o", "jsonpath={.spec.holderIdentity}")
+		if !strings.HasPrefix(holder, release+"-0_") {
+			return fmt.Errorf("the lease's holder is %q", holder)
+		}
+		return nil
+	})
+	l.mustHelm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", helmLimit)
+	l.wantNothingLeft("customresourcedefinitions")
+	l.wantFree()
+}
+
+// publicController is a Metacontroller of somebody else.
+const publicController = `
 apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: metacontroller, namespace: public}
@@ -331,17 +390,98 @@ spec:
     metadata: {labels: {app: metacontroller}}
     spec:
       containers: [{name: metacontroller, image: "ghcr.io/metacontroller/metacontroller:v4.17.2"}]
-`))
+`
+
+// startPublicController starts it, as the only one.
+func (l *lab) startPublicController() {
+	l.t.Helper()
+	l.eventually(func() error {
+		_, err := l.cluster.Kubectl.Run(l.t.Context(), "create", "namespace", "public")
+		return err
+	})
+	l.kubectl("apply", "-f", l.file(publicController))
 	l.eventually(func() error {
 		_, err := l.clients.CoreV1().Pods("public").Get(l.t.Context(), "metacontroller-0", metav1.GetOptions{})
 		return err
 	})
-	l.step("helm install of the guard alone")
-	l.mustHelm(l.release("install", chartFolder, "--wait", "--set", "controller.enabled=false")...)
-	l.wantHolder("public/metacontroller")
-	l.wantEnforced()
-	l.mustHelm("uninstall", release, "--namespace", namespace, "--wait", "--timeout", helmLimit)
-	l.kubectl("delete", "namespace", "public", "--wait=false")
+}
+
+// testKustomizations applies each of the folders as it is, waits until all of it
+// works, and removes it.
+func testKustomizations(l *lab) {
+	l.step("cert-manager")
+	if err := l.cluster.StartCertManager(l.t.Context()); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+		l.t.Run(folder, func(t *testing.T) {
+			l := l.in(t)
+			holder := "metacontroller/metacontroller"
+			if folder == "config/guard-only" {
+				holder = "public/metacontroller"
+				l.startPublicController()
+			}
+			objects := parse(t, kustomize(t, folder))
+			// The certificate of these comes from elsewhere.
+			bundle := folder == "config/default" || folder == "config/guard-only"
+			if bundle {
+				l.namespace(guardNamespace)
+			}
+			l.step("apply")
+			l.kubectl("apply", "--server-side", "-k", "config/crd")
+			l.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+			l.kubectl("apply", "--server-side", "-f", l.file(l.localForm(objects, bundle)))
+			if folders[folder] {
+				l.kubectl("rollout", "status", "-n", guardNamespace, "deployment/metacontroller-guard", "--timeout="+waitLimit.String())
+				l.wantEnforced()
+				l.wantHolder(holder)
+			}
+			if len(of(objects, "StatefulSet")) > 0 {
+				l.kubectl("rollout", "status", "-n", namespace, "statefulset/metacontroller", "--timeout="+waitLimit.String())
+			}
+			l.step("delete")
+			l.shell(commands(t, onKustomizeRemoval)[0])
+			l.kubectl("delete", "-k", folder, "--ignore-not-found")
+			l.kubectl("delete", "-k", "config/crd", "--ignore-not-found")
+			l.kubectl("delete", "namespace", "public", "--ignore-not-found")
+			l.wantNothingLeft()
+			l.wantFree()
+		})
+	}
+}
+
+// localForm is objects as the local cluster needs them: with addresses for the
+// controller, and the caBundle if that comes from elsewhere.
+func (l *lab) localForm(objects []*unstructured.Unstructured, bundle bool) string {
+	l.t.Helper()
+	var all strings.Builder
+	for _, o := range objects {
+		switch o.GetKind() {
+		case "StatefulSet":
+			containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+			container := containers[0].(map[string]any)
+			container["args"] = append(container["args"].([]any), "--metrics-address=$(POD_IP):9999", "--health-probe-bind-address=$(POD_IP):8081")
+			if err := unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers"); err != nil {
+				l.t.Fatal(err)
+			}
+		case "ValidatingWebhookConfiguration":
+			webhooks, _, _ := unstructured.NestedSlice(o.Object, "webhooks")
+			for _, webhook := range webhooks {
+				if bundle {
+					webhook.(map[string]any)["clientConfig"].(map[string]any)["caBundle"] = base64.StdEncoding.EncodeToString(l.ca.CertPEM())
+				}
+			}
+			if err := unstructured.SetNestedSlice(o.Object, webhooks, "webhooks"); err != nil {
+				l.t.Fatal(err)
+			}
+		}
+		data, err := yaml.Marshal(o.Object)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		all.WriteString("---\n" + string(data))
+	}
+	return all.String()
 }
 
 // mustCertManagerDefinitions applies cert-manager's CRDs, without the program: there

@@ -2,6 +2,7 @@ package chart
 
 import (
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/metacontroller-solo/solo/test/kit"
@@ -71,6 +73,35 @@ func TestKustomizationsHaveTheAdmissionObjects(t *testing.T) {
 // TestKustomizationsAreAccepted holds what each kustomization makes to what the API
 // server accepts, unknown and duplicate fields included: it knows its schemas best.
 func TestKustomizationsAreAccepted(t *testing.T) {
+	accepts := strictServer(t)
+	for folder := range folders {
+		t.Run(folder, func(t *testing.T) {
+			objects := parse(t, kustomize(t, folder))
+			if len(objects) < 10 {
+				t.Fatalf("only %d objects", len(objects))
+			}
+			accepts(t, objects)
+		})
+	}
+}
+
+// TestChartIsAccepted does the same with what the chart renders. The CRDs and
+// admission objects, of which the golden files have no content, are those of the
+// kustomizations.
+func TestChartIsAccepted(t *testing.T) {
+	accepts := strictServer(t)
+	// Its CRD is of the Prometheus operator.
+	elsewhere := append([]string{"CustomResourceDefinition", "ServiceMonitor"}, admissionKinds...)
+	for name, objects := range golden(t) {
+		t.Run(name, func(t *testing.T) {
+			accepts(t, slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return slices.Contains(elsewhere, o.GetKind()) }))
+		})
+	}
+}
+
+// strictServer returns a check of what the API server says of objects, by a dry run.
+func strictServer(t *testing.T) func(testing.TB, []*unstructured.Unstructured) {
+	t.Helper()
 	config := kit.Shared(t).AdminConfig(0)
 	definitions, err := kit.CertManagerCRDs(t.Context())
 	if err != nil {
@@ -85,32 +116,27 @@ func TestKustomizationsAreAccepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A dry run makes no namespace for the objects after it.
-	for _, name := range []string{"metacontroller", "metacontroller-guard"} {
-		if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil && !apierrors.IsAlreadyExists(err) {
-			t.Fatal(err)
-		}
-	}
 	strict := client.WithFieldValidation(c, metav1.FieldValidationStrict)
-	for folder := range folders {
-		t.Run(folder, func(t *testing.T) {
-			objects := parse(t, kustomize(t, folder))
-			if len(objects) < 10 {
-				t.Fatalf("only %d objects", len(objects))
+	return func(t testing.TB, objects []*unstructured.Unstructured) {
+		t.Helper()
+		for _, o := range objects {
+			// A dry run makes no namespace for the objects after it.
+			if name := o.GetNamespace(); name != "" {
+				if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil && !apierrors.IsAlreadyExists(err) {
+					t.Fatal(err)
+				}
 			}
-			for _, o := range objects {
-				kit.Eventually(t, servedLimit, func() error {
-					err := strict.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()),
-						client.DryRunAll, client.ForceOwnership, client.FieldOwner("chart"))
-					switch {
-					case meta.IsNoMatchError(err):
-						return err
-					case err != nil:
-						t.Errorf("%s: %v", id(o), err)
-					}
-					return nil
-				})
-			}
-		})
+			kit.Eventually(t, servedLimit, func() error {
+				err := strict.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()),
+					client.DryRunAll, client.ForceOwnership, client.FieldOwner("chart"))
+				switch {
+				case meta.IsNoMatchError(err):
+					return err
+				case err != nil:
+					t.Errorf("%s: %v", id(o), err)
+				}
+				return nil
+			})
+		}
 	}
 }

@@ -34,10 +34,12 @@ func needHelm(t testing.TB) {
 }
 
 const (
-	release     = "metacontroller"
-	namespace   = "metacontroller"
-	chartFolder = "config/chart"
-	filesFolder = chartFolder + "/files"
+	release   = "metacontroller"
+	namespace = "metacontroller"
+	// guardNamespace is where kustomize puts the guard; the chart has one namespace.
+	guardNamespace = "metacontroller-guard"
+	chartFolder    = "config/chart"
+	filesFolder    = chartFolder + "/files"
 )
 
 func TestMain(m *testing.M) {

@@ -66,7 +66,7 @@ func TestGolden(t *testing.T) {
 				golden.WriteString("---\n")
 				golden.Write(data)
 			}
-			generated(t, filepath.Join("test/chart/testdata/golden", name+".yaml"), golden.String())
+			generated(t, filepath.Join(goldenFolder, name+".yaml"), golden.String())
 		})
 	}
 }

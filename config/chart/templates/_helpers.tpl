@@ -101,7 +101,8 @@ meta.helm.sh/release-namespace: {{ .Release.Namespace | quote }}
 Whether SingletonPolicies are served already. If not, the objects that need them
 cannot be in the release, for Helm looks up every kind of it first. And the API
 server would refuse every Pod while it knows a binding and not the kind of its
-param. So hooks apply them, after everything else.
+param. So hooks apply them, after everything else: after the install, and after a
+rollback to it, which deletes what only later revisions have.
 */}}
 {{- define "solo.served" -}}
 {{- if .Capabilities.APIVersions.Has "guard.metacontroller.io/v1alpha1/SingletonPolicy" }}true{{ end -}}
@@ -130,6 +131,6 @@ labels:
   app.kubernetes.io/name: metacontroller-guard-check
   {{- include "solo.labels" . | nindent 2 }}
 annotations:
-  helm.sh/hook: post-install,post-upgrade
+  helm.sh/hook: post-install,post-upgrade,post-rollback
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
