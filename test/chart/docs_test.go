@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -128,8 +129,8 @@ func newcomer(t *testing.T, start string) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(proc.Stop)
-	if err := proc.Until(t.Context(), func() error {
+	t.Cleanup(func() { proc.Stop() })
+	if err := proc.Until(t.Context(), func(context.Context) error {
 		if output.kubeconfig() == "" {
 			return fmt.Errorf("%s does not say that the cluster runs", start)
 		}

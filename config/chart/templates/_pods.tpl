@@ -22,6 +22,12 @@ include "solo.guardDeployment" (list $ $deployment)
 {{- else -}}
 {{- range $pod.volumes -}}{{- if eq .name "tls" -}}{{- $_ := set .secret "secretName" $root.Values.tls.secretName -}}{{- end -}}{{- end -}}
 {{- end -}}
+{{- range include "solo.read" (list $root "admission.yaml") | fromYamlArray -}}
+{{- /* The guard reports admission objects that are not as they were rendered. */ -}}
+{{- if and (eq .kind "ValidatingWebhookConfiguration") (ne (int (first .webhooks).timeoutSeconds) (int $root.Values.webhook.timeoutSeconds)) -}}
+{{- $_ := set $container "args" (append $container.args (printf "--expected-webhook-timeout-seconds=%d" (int $root.Values.webhook.timeoutSeconds))) -}}
+{{- end -}}
+{{- end -}}
 {{- $_ := set $container "args" (concat $container.args $values.extraArgs) -}}
 {{- range $key := list "volumes" -}}
 {{- $all := concat (get $pod $key | default list) (get $values $key) -}}
