@@ -97,14 +97,26 @@ var (
 	kustomizeTool = newTool("test/tools/go.mod", "kustomize")
 )
 
+// built are the kustomizations that have been built, by folder: the tests look at each
+// of them several times.
+var built sync.Map
+
 // kustomize builds a folder below the repository's root.
 func kustomize(t testing.TB, folder string) string {
 	t.Helper()
-	program, err := kustomizeTool.path()
-	if err != nil {
-		t.Fatal(err)
-	}
-	output, _, err := run(t.Context(), root(t), nil, nil, program, "build", folder)
+	build, _ := built.LoadOrStore(folder, sync.OnceValues(func() (string, error) {
+		root, err := kit.Root()
+		if err != nil {
+			return "", err
+		}
+		program, err := kustomizeTool.path()
+		if err != nil {
+			return "", err
+		}
+		output, _, err := run(context.Background(), root, nil, nil, program, "build", folder)
+		return output, err
+	}))
+	output, err := build.(func() (string, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
