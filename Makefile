@@ -16,6 +16,9 @@ TLS ?= local
 # docs/install.md in.
 PRODUCT ?= true
 
+# Flags of make run, such as: --lock-wait 5m
+RUN_FLAGS ?=
+
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
 
@@ -36,6 +39,7 @@ help: ## Show the targets
 
 .PHONY: run
 run: ## Start a cluster on this machine, install the product, show it, keep it running until Ctrl-C
+	@echo 'building the local cluster; the first time takes some minutes'
 	@$(GO) build -o bin/local ./test/local && exec bin/local run --dir $(RUN_DIR) --tls $(TLS) --product=$(PRODUCT) $(RUN_FLAGS)
 
 .PHONY: demo

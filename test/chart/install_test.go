@@ -52,7 +52,8 @@ func TestInstallation(t *testing.T) {
 }
 
 // olderChart is the chart as if of an earlier version: with another version, and
-// a CRD that lacks a column.
+// a CRD with another short name. It is one of the controller's, for the guard would
+// report that its own is not as it should be.
 func olderChart(l *lab) string {
 	l.t.Helper()
 	folder := filepath.Join(l.t.TempDir(), "chart")
@@ -60,13 +61,23 @@ func olderChart(l *lab) string {
 		l.t.Fatal(err)
 	}
 	edit(l.t, filepath.Join(folder, "Chart.yaml"), "\nversion: ", "\nversion: 0.0.1 # ")
-	edit(l.t, filepath.Join(folder, filesFolder[len(chartFolder):], "crd.yaml"), "- "+singular, "- old-"+singular)
+	edit(l.t, filepath.Join(folder, filesFolder[len(chartFolder):], "crd.yaml"), "- "+shortName+"\n", "- "+oldShortName+"\n")
 	return folder
 }
 
-// singular is a short name of SingletonPolicies, by which an old CRD is told from a
-// new one.
-const singular = "singletons"
+// The short name of CompositeControllers, and that of the earlier version's CRD.
+const (
+	shortName    = "cc"
+	oldShortName = "old-cc"
+)
+
+// wantShortName checks which version the CRD is of.
+func (l *lab) wantShortName(want string) {
+	l.t.Helper()
+	if got := l.kubectl("get", "crd", "compositecontrollers.metacontroller.k8s.io", "-o", "jsonpath={.spec.names.shortNames[0]}"); got != want {
+		l.t.Errorf("the CRD has the short name %q, want %q", got, want)
+	}
+}
 
 func edit(t testing.TB, path, from, to string) {
 	t.Helper()
@@ -149,12 +160,11 @@ func testSecondRelease(l *lab) {
 }
 
 func testUpgrade(l *lab) {
+	l.wantShortName(oldShortName)
 	before := l.kubectl("get", "singletonpolicy", release, "-o", "jsonpath={.metadata.uid} {.status.holder.uid}")
 	l.step("helm upgrade to the present version")
 	l.mustHelm(l.release("upgrade", chartFolder, "--wait", "--set", "guard.podAnnotations.upgraded=yes")...)
-	if names := l.kubectl("get", "crd", "singletonpolicies.guard.metacontroller.io", "-o", "jsonpath={.spec.names.shortNames}"); strings.Contains(names, "old-") {
-		l.t.Errorf("the CRD was not upgraded: its short names are %s", names)
-	}
+	l.wantShortName(shortName)
 	if after := l.kubectl("get", "singletonpolicy", release, "-o", "jsonpath={.metadata.uid} {.status.holder.uid}"); after != before {
 		l.t.Errorf("the policy and its holder were %q and are %q", before, after)
 	}
@@ -170,6 +180,7 @@ func testUpgrade(l *lab) {
 func testRollback(l *lab) {
 	l.step("helm rollback to the first install")
 	l.mustHelm("rollback", release, "1", "--namespace", namespace, "--wait", "--timeout", helmLimit)
+	l.wantShortName(oldShortName)
 	l.wantBindings()
 	l.wantEnforced()
 	l.wantHolder(namespace + "/" + release)
