@@ -12,6 +12,13 @@ RUN_DIR ?= .run
 # or self-managed.
 TLS ?= local
 
+# Whether the product is installed in it; false leaves it empty, to follow
+# docs/install.md in.
+PRODUCT ?= true
+
+# Flags of make run, such as: --lock-wait 5m
+RUN_FLAGS ?=
+
 # How long each fuzz target runs.
 FUZZTIME ?= 30s
 
@@ -33,7 +40,7 @@ help: ## Show the targets
 .PHONY: run
 run: ## Start a cluster on this machine, install the product, show it, keep it running until Ctrl-C
 	@echo 'building the local cluster; the first time takes some minutes'
-	@$(GO) build -o bin/local ./test/local && exec bin/local run --dir $(RUN_DIR) --tls $(TLS)
+	@$(GO) build -o bin/local ./test/local && exec bin/local run --dir $(RUN_DIR) --tls $(TLS) --product=$(PRODUCT) $(RUN_FLAGS)
 
 .PHONY: demo
 demo: ## The same unattended, in a throwaway folder: exits non-zero on the first step that is wrong
@@ -106,6 +113,10 @@ test-scale: controlplane ## Measure the guard's memory and time beside SCALE_POD
 samples: controlplane ## Run every sample of config/samples end to end in a throwaway local cluster; part of make test
 	$(GO) test -count 1 -timeout 15m -v ./test/e2e
 
+.PHONY: chart-test
+chart-test: controlplane ## Build Helm and test the chart with it: lint, golden files, install, upgrade, drain, uninstall, docs/install.md; make test has what needs no Helm
+	CHART_LONG=1 $(GO) test -count 1 -timeout 60m -v ./test/chart
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' cmd pkg test | xargs -n1 dirname | sort -u); do \
@@ -135,9 +146,9 @@ lint: ## Run the linters
 	$(TOOL) golangci-lint run
 
 .PHONY: generate
-generate: ## Make the generated files again: deep copies, CRDs, admission objects, roles of samples, tables of docs/policy.md, PrometheusRule
+generate: ## Make the generated files again: deep copies, CRDs, admission objects, the chart, roles of samples, docs/policy.md, alerts
 	$(TOOL) controller-gen object paths=./pkg/api/... crd output:crd:dir=config/crd
-	$(GO) generate ./pkg/... ./cmd/... ./test/reference ./test/integration/monitoring
+	$(GO) generate ./pkg/... ./cmd/... ./test/chart ./test/reference ./test/integration/monitoring
 	@$(GO) build -o bin/ ./cmd/controller
 	@for file in config/samples/*/rbac.yaml test/local/manifests/hook/rbac.yaml; do \
 		arguments=$$(sed -n 's/^# controller rbac //p' $$file); \
@@ -155,6 +166,7 @@ verify: generate ## Fail if a generated file is not what the sources say, or a m
 	cd test/images && $(GO) mod tidy -diff
 	cd test/monitoring && $(GO) mod tidy -diff
 	cd test/tools && $(GO) mod tidy -diff
+	cd test/helm && $(GO) mod tidy -diff
 
 .PHONY: ci
 ci: ## What a change must pass: tests, linters, generated files, demo

@@ -59,6 +59,16 @@ func (c *console) success() {
 }
 
 func (c *console) invitation(kubeconfig string) {
+	c.invite("The cluster runs.", kubeconfig, "kubectl get singletonpolicies,compositecontrollers", "kubectl get pods --all-namespaces")
+}
+
+// emptiness is the invitation to a cluster without the product.
+func (c *console) emptiness(kubeconfig string) {
+	c.invite("The cluster runs, and is empty. docs/install.md says how to install in it.", kubeconfig, "kubectl get nodes")
+}
+
+// invite says how to use the cluster.
+func (c *console) invite(what, kubeconfig string, commands ...string) {
 	if absolute, err := filepath.Abs(kubeconfig); err == nil {
 		kubeconfig = absolute
 	}
@@ -66,11 +76,10 @@ func (c *console) invitation(kubeconfig string) {
 %s In another terminal:
 
   export KUBECONFIG=%s
-  kubectl get singletonpolicies,compositecontrollers
-  kubectl get pods --all-namespaces
+  %s
 
 Press Ctrl-C here to stop it. The next "make run" goes on with the same data; "make clean" removes it.
-`, c.bold("The cluster runs."), kubeconfig)
+`, c.bold(what), kubeconfig, strings.Join(commands, "\n  "))
 }
 
 // show runs kubectl before the person's eyes.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -51,15 +52,24 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 	}
 	var dir, tls string
+	var product bool
+	var lockWait time.Duration
 	run := &cobra.Command{
 		Use:   "run",
 		Short: "Start the cluster, show the product, keep running until Ctrl-C",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runUntilInterrupted(cmd.Context(), dir, cluster.TLS(tls), newConsole(os.Stdout))
+			console := newConsole(os.Stdout)
+			options := cluster.Options{Dir: dir, TLS: cluster.TLS(tls), LockWait: lockWait, Progress: console}
+			if !product {
+				return runEmpty(cmd.Context(), options, console)
+			}
+			return runUntilInterrupted(cmd.Context(), options, console)
 		},
 	}
 	run.Flags().StringVar(&dir, "dir", ".run", "folder for data, certificates and logs; kept from run to run")
+	run.Flags().BoolVar(&product, "product", true, "install the product and show it; without, the cluster is empty, to follow docs/install.md in")
+	run.Flags().DurationVar(&lockWait, "lock-wait", 0, "how long to wait for another local cluster of this machine to end; 0 means a few seconds")
 
 	sample := &cobra.Command{
 		Use:   "sample NAME...",
@@ -76,7 +86,8 @@ func command() *cobra.Command {
 		Short: "Start a throwaway cluster, check every step of the demo, stop",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runDemo(cmd.Context(), cluster.TLS(tls), newConsole(os.Stdout))
+			console := newConsole(os.Stdout)
+			return runDemo(cmd.Context(), cluster.Options{TLS: cluster.TLS(tls), Progress: console}, console)
 		},
 	}
 	for _, command := range []*cobra.Command{run, demo} {
@@ -87,8 +98,8 @@ func command() *cobra.Command {
 }
 
 // prepare starts the cluster, with the product and the demo's hook in it.
-func prepare(ctx context.Context, dir string, tls cluster.TLS, console *console) (*demonstration, error) {
-	started, err := cluster.Start(ctx, cluster.Options{Dir: dir, TLS: tls, Progress: console})
+func prepare(ctx context.Context, options cluster.Options, console *console) (*demonstration, error) {
+	started, err := cluster.Start(ctx, options)
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +116,8 @@ func prepare(ctx context.Context, dir string, tls cluster.TLS, console *console)
 }
 
 // runUntilInterrupted is make run.
-func runUntilInterrupted(ctx context.Context, dir string, tls cluster.TLS, console *console) error {
-	c, err := prepare(ctx, dir, tls, console)
+func runUntilInterrupted(ctx context.Context, options cluster.Options, console *console) error {
+	c, err := prepare(ctx, options, console)
 	if err != nil {
 		return err
 	}
@@ -119,6 +130,27 @@ func runUntilInterrupted(ctx context.Context, dir string, tls cluster.TLS, conso
 		console.failure(demoErr)
 	}
 	console.invitation(c.Kubeconfig())
+	return untilInterrupted(ctx, c.Cluster, console)
+}
+
+// runEmpty is make run PRODUCT=false: a cluster to install the product in by hand.
+func runEmpty(ctx context.Context, options cluster.Options, console *console) error {
+	c, err := cluster.Start(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer c.Stop()
+	if options.TLS == cluster.TLSCertManager {
+		if err := c.StartCertManager(ctx); err != nil {
+			return err
+		}
+	}
+	console.emptiness(c.Kubeconfig())
+	return untilInterrupted(ctx, c, console)
+}
+
+// untilInterrupted keeps a cluster running.
+func untilInterrupted(ctx context.Context, c *cluster.Cluster, console *console) error {
 	select {
 	case <-ctx.Done():
 		console.say("stopping")
@@ -129,8 +161,8 @@ func runUntilInterrupted(ctx context.Context, dir string, tls cluster.TLS, conso
 }
 
 // runDemo is make demo.
-func runDemo(ctx context.Context, tls cluster.TLS, console *console) error {
-	c, err := prepare(ctx, "", tls, console)
+func runDemo(ctx context.Context, options cluster.Options, console *console) error {
+	c, err := prepare(ctx, options, console)
 	if err != nil {
 		return err
 	}

@@ -67,6 +67,8 @@ var (
 	// from the public Metacontroller.
 	Monitoring = Place{"monitoring", 3}
 	Migrate    = Place{"migrate", 4}
+	// Chart is for that of the chart's tests.
+	Chart = Place{"chart", 2}
 )
 
 // Cluster is everything that runs: the control plane, the nodes, the Services.
@@ -158,7 +160,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	c.stops = append(c.stops, c.plane.Stop)
-	c.Kubectl.kubeconfig, c.config = c.Kubeconfig(), c.plane.AdminConfig(0)
+	c.Kubectl.kubeconfig, c.config = c.plane.Kubeconfig(0), c.plane.AdminConfig(0)
 	c.say("the API server listens on %s", c.plane.URL(0))
 
 	c.say("building controller, guard and what else the nodes run (a minute or two the first time)")
@@ -237,7 +239,7 @@ func (c *Cluster) lock(ctx context.Context) error {
 }
 
 // Kubeconfig is the path of the administrator's kubeconfig.
-func (c *Cluster) Kubeconfig() string { return c.plane.Kubeconfig(0) }
+func (c *Cluster) Kubeconfig() string { return c.Kubectl.kubeconfig }
 
 // Config reaches the API server as its administrator.
 func (c *Cluster) Config() *rest.Config { return c.config }

@@ -55,7 +55,10 @@ func (c *Cluster) guardManifests(ctx context.Context) ([]byte, error) {
 	case TLSSelfManaged:
 		return c.Kustomize(ctx, "test/local/manifests/self-managed")
 	case TLSCertManager:
-		if err := c.startCertManager(ctx, namespace); err != nil {
+		if err := c.StartCertManager(ctx); err != nil {
+			return nil, err
+		}
+		if err := c.issueCertificate(ctx, namespace); err != nil {
 			return nil, err
 		}
 		return c.Kustomize(ctx, "config/guard")
@@ -90,9 +93,8 @@ func (c *Cluster) admissionManifests(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// startCertManager starts cert-manager and waits until it has issued the guard's
-// certificate.
-func (c *Cluster) startCertManager(ctx context.Context, namespace []byte) error {
+// StartCertManager starts cert-manager, which ends with the cluster.
+func (c *Cluster) StartCertManager(ctx context.Context) error {
 	config, err := c.plane.CertManagerConfig()
 	if err != nil {
 		return err
@@ -107,6 +109,11 @@ func (c *Cluster) startCertManager(ctx context.Context, namespace []byte) error 
 	}
 	c.stops = append(c.stops, manager.Stop)
 	c.say("cert-manager and its CA injector are up")
+	return nil
+}
+
+// issueCertificate waits until cert-manager has issued the guard's certificate.
+func (c *Cluster) issueCertificate(ctx context.Context, namespace []byte) error {
 	if err := c.Apply(ctx, namespace); err != nil {
 		return err
 	}
