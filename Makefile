@@ -117,6 +117,10 @@ samples: controlplane ## Run every sample of config/samples end to end in a thro
 chart-test: controlplane ## Build Helm and test the chart with it: lint, golden files, install, upgrade, drain, uninstall, docs/install.md; make test has what needs no Helm
 	CHART_LONG=1 $(GO) test -count 1 -timeout 60m -v ./test/chart
 
+.PHONY: monitoring-test
+monitoring-test: controlplane ## Build promtool and check the alerts with it, with their unit tests; make test parses them and looks at the real metrics
+	MONITORING_LONG=1 $(GO) test -count 1 -timeout 60m -v ./test/integration/monitoring
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' cmd pkg test | xargs -n1 dirname | sort -u); do \
