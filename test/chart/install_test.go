@@ -137,13 +137,13 @@ func (l *lab) wantRestricted() {
 
 func testSecondRelease(l *lab) {
 	l.step("helm install of the whole chart again")
-	_, err := l.helm("install", "second", chartFolder, "--namespace", "second", "--create-namespace", "--values", l.addresses, "--values", l.certificate, "--wait=false")
+	_, err := l.helm("install", "second", chartFolder, "--namespace", "second", "--create-namespace", "--values", l.addresses, "--values", l.certificate)
 	if err == nil || !strings.Contains(err.Error(), "cannot be imported into the current release") {
 		l.t.Errorf("a second release of everything: %v", err)
 	}
 	l.step("helm install of another controller")
 	_, err = l.helm("install", "another", chartFolder, "--namespace", "second", "--create-namespace", "--values", l.addresses, "--values", l.certificate,
-		"--set", "guard.enabled=false,crds.enabled=false", "--wait=false")
+		"--set", "guard.enabled=false,crds.enabled=false")
 	for _, part := range []string{"second-workload", namespace + "/" + release} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			l.t.Errorf("a second release of the controller: %v, want %q", err, part)
@@ -195,7 +195,8 @@ func testRollback(l *lab) {
 func (l *lab) wantBindings() {
 	l.t.Helper()
 	for id, object := range rendered(l.t, "--namespace", namespace) {
-		kind, name, _ := strings.Cut(id, " ")
+		// It is in no namespace.
+		kind, name, _ := strings.Cut(id, " /")
 		if kind != "ValidatingAdmissionPolicyBinding" {
 			continue
 		}
