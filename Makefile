@@ -32,6 +32,7 @@ help: ## Show the targets
 
 .PHONY: run
 run: ## Start a cluster on this machine, install the product, show it, keep it running until Ctrl-C
+	@echo 'building the local cluster; the first time takes some minutes'
 	@$(GO) build -o bin/local ./test/local && exec bin/local run --dir $(RUN_DIR) --tls $(TLS)
 
 .PHONY: demo

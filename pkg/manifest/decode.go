@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -120,7 +121,7 @@ func (d decoder) object(raw []byte, at place, parent head, depth int) bool {
 	}
 	read := head{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &read); err != nil {
-		return d.fault(at.line, fmt.Errorf("this is no Kubernetes object: %w", err))
+		return d.fault(at.line, fmt.Errorf("this is no Kubernetes object: %w", inWords(err)))
 	}
 	if read.Kind == "" && read.APIVersion == "" {
 		read.Kind, read.APIVersion = strings.TrimSuffix(parent.Kind, "List"), parent.APIVersion
@@ -151,6 +152,34 @@ func unique(raw []byte) error {
 		return fmt.Errorf("this is no JSON object: %w", err)
 	}
 	return errors.Join(twice...)
+}
+
+// inWords says of a field of another type what a person would: they never wrote a
+// "Go struct field".
+func inWords(err error) error {
+	wrong := (*stdjson.UnmarshalTypeError)(nil)
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	want := "a text"
+	if wrong.Type.Kind() == reflect.Struct {
+		want = "an object"
+	}
+	return fmt.Errorf("%s: want %s, got %s", wrong.Field, want, withArticle(wrong.Value))
+}
+
+// withArticle is the JSON library's word for a type, as in jsonType.
+func withArticle(value string) string {
+	switch value, _, _ = strings.Cut(value, " "); value {
+	case "array", "object":
+		return "an " + value
+	case "string":
+		return "a text"
+	case "bool":
+		return "true or false"
+	default:
+		return "a " + value
+	}
 }
 
 func (d decoder) list(list head, at place, depth int) bool {

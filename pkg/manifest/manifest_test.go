@@ -88,7 +88,9 @@ var streams = map[string]struct {
 	"JSON list":                      {"{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[\n{\"apiVersion\":\"v1\",\"kind\":\"A\"},\n{\"apiVersion\":\"v1\",\"kind\":\"B\"}]}", []string{"2: v1 A /", "3: v1 B /"}},
 	"empty list":                     {"apiVersion: v1\nkind: List\nitems: []\n---\napiVersion: v1\nkind: List\nitems:\n", nil},
 	"kind that ends in List":         {"apiVersion: example.com/v1\nkind: AllowList\nmetadata: {name: a}\n", []string{"1: example.com/v1 AllowList /a"}},
-	"what YAML 1.1 makes of a value": {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: yes\n", []string{"1: error: this is no Kubernetes object: json: cannot unmarshal bool into Go struct field .metadata.name of type string"}},
+	"what YAML 1.1 makes of a value": {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: yes\n", []string{"1: error: this is no Kubernetes object: metadata.name: want a text, got true or false"}},
+	"metadata of another type":       {"apiVersion: v1\nkind: Pod\nmetadata: [1]\n", []string{"1: error: this is no Kubernetes object: metadata: want an object, got an array"}},
+	"a number for a kind":            {`{"apiVersion":"v1","kind":1}`, []string{"1: error: this is no Kubernetes object: kind: want a text, got a number"}},
 
 	"merge key and a key twice": {"apiVersion: v1\nkind: Pod\nx: &m {name: a}\nmetadata: {<<: *m, name: b, name: c}\n", []string{`4: error: cannot read this as YAML: key "name" already set in map; line 4: key "name" already set in map`}},
 	"tab":                       {"# c\napiVersion: v1\nkind: Pod\nmetadata:\n\tname: a\n---\n" + pod("b"), []string{"5: error: cannot read this as YAML: found character that cannot start any token; the line is indented with a tab, YAML wants spaces", "7: v1 Pod /b"}},

@@ -62,7 +62,10 @@ type Set struct {
 	files  []file
 	faults []*Error
 	limit  int
-	spool  *os.File
+	// spool keeps what is too large for memory; named says that it still has its
+	// name, so that Close must remove it.
+	spool *os.File
+	named bool
 }
 
 // file is one stream.
@@ -105,7 +108,10 @@ func (s *Set) Close() error {
 	if s.spool == nil {
 		return nil
 	}
-	err := errors.Join(s.spool.Close(), os.Remove(s.spool.Name()))
+	err := s.spool.Close()
+	if s.named {
+		err = errors.Join(err, os.Remove(s.spool.Name()))
+	}
 	s.spool = nil
 	return err
 }
@@ -249,6 +255,9 @@ func (s *Set) keep(stdin io.Reader) error {
 	if s.spool, err = os.CreateTemp("", "manifest-stdin-"); err != nil {
 		return err
 	}
+	// Where a file can be read without its name, nothing is left if the program is
+	// killed.
+	s.named = os.Remove(s.spool.Name()) != nil
 	size, err := io.Copy(s.spool, io.MultiReader(memory, stdin))
 	if err != nil {
 		return err

@@ -210,6 +210,11 @@ func (cp *ControlPlane) apiServer(server int) component {
 			"--audit-log-path="+l.audit(name),
 			"--audit-log-mode=blocking", // a test reads what it has just caused
 		)
+		if !cp.options.Persistent {
+			// A test reads on from where it was; a new file after the usual 100 MiB
+			// would hide from it what the old one has.
+			args = append(args, "--audit-log-maxsize=1000000")
+		}
 	}
 	return component{
 		name:    name,

@@ -3,7 +3,11 @@ package app
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,7 +45,7 @@ file and line, and the rest is judged nevertheless.`,
   kustomize build overlays/prod | guard check --holder metacontroller/metacontroller -
   guard check -o sarif deploy/ > guard.sarif`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if len(args) == 0 || slices.Contains(args, "") {
 				return usageError{errors.New("nothing to check: name files, folders, or - for standard input")}
 			}
 			return nil
@@ -64,6 +68,8 @@ func (o *checkOptions) run(streams Streams, paths []string) (err error) {
 	if o.maxDocument < 1 || o.maxDocument > 1024 {
 		return usageError{fmt.Errorf("--max-document %d is out of bounds, choose 1 to 1024", o.maxDocument)}
 	}
+	// There is nothing to put in order, and input may never end.
+	signal.Reset(os.Interrupt, syscall.SIGTERM)
 	request := check.Request{Namespace: o.namespace, Now: time.Now()}
 	if o.policyFile != "" {
 		if request.Policy, err = readPolicyFile(o.policyFile); err != nil {

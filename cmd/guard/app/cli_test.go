@@ -84,6 +84,7 @@ func TestExitCodes(t *testing.T) {
 		{"no such file", "", []string{"check", "/nowhere.yaml"}, exitUsage, "/nowhere.yaml: error: cannot stat: no such file or directory\n"},
 		{"nothing piped", "", []string{"check", "-"}, exitUsage, "no object is in -: did what should have written it fail?"},
 		{"no file", "", []string{"check"}, exitUsage, "nothing to check"},
+		{"no name of a file", "", []string{"check", ""}, exitUsage, "nothing to check"},
 		{"bad format", "", []string{"check", "-o", "html", first}, exitUsage, `--output "html" is none of [text json sarif junit]`},
 		{"bad holder", "", []string{"check", "--holder", "b", first}, exitUsage, "write it as namespace/name"},
 		{"bad limit", "", []string{"check", "--max-document", "0", first}, exitUsage, "--max-document 0 is out of bounds"},

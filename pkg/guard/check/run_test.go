@@ -76,6 +76,7 @@ func TestRun(t *testing.T) {
 		"the same, scaled up later":      {statefulSet("mc", "") + statefulSet("mc", "  replicas: 2\n"), nil, []string{"1 passed StatefulSet default/mc ", "7 violation StatefulSet default/mc scale-above-one"}},
 		"a refused one is not there":     {statefulSet("mc", "  replicas: 2\n") + statefulSet("other", ""), nil, []string{"1 violation StatefulSet default/mc scale-above-one", "8 passed StatefulSet default/other "}},
 		"harmless, then an instance":     {workload("Deployment", "web", "nginx") + workload("Deployment", "web", image), nil, []string{"6 violation Deployment dev/web became-instance"}},
+		"Deployments of old":             {strings.Replace(workload("Deployment", "mc", image), "apps/v1", "extensions/v1beta1", 1), held, []string{"1 violation Deployment dev/mc second-workload"}},
 		"the slot is taken":              {statefulSet("mc", ""), held, []string{"1 violation StatefulSet default/mc second-workload"}},
 		"the holder itself":              {statefulSet("mc, namespace: prod", ""), held, []string{"1 passed StatefulSet prod/mc "}},
 		"the holder itself, wrong":       {statefulSet("mc, namespace: prod", "  replicas: 3\n"), held, []string{"1 violation StatefulSet prod/mc scale-above-one"}},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -144,9 +145,16 @@ func (w *World) resourceOf(kind schema.GroupVersionKind) schema.GroupVersionReso
 	if name, ok := w.resources[kind.GroupKind()]; ok {
 		return kind.GroupVersion().WithResource(name)
 	}
+	if kind.Group == groupOfOld {
+		kind.Group = appsv1.GroupName
+	}
 	plural, _ := meta.UnsafeGuessKindToResource(kind)
 	return plural
 }
+
+// groupOfOld is where Deployments, DaemonSets and ReplicaSets were served before
+// apps, up to Kubernetes 1.15: manifests of that time are still around.
+const groupOfOld = "extensions"
 
 // before is the object that is updated. One that runs no instance is as good as
 // any other that runs none.

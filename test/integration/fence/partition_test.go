@@ -110,6 +110,23 @@ func (w *world) writing(before types.UID) *corev1.Pod {
 	return pod
 }
 
+// writesOn waits for another write of a Pod.
+func (w *world) writesOn(pod *corev1.Pod) {
+	w.Helper()
+	read := func() *corev1.ConfigMap {
+		object := &corev1.ConfigMap{}
+		w.must(w.admin().Get(w.Context(), client.ObjectKey{Namespace: beats, Name: beat}, object))
+		return object
+	}
+	before := read().ResourceVersion
+	w.eventually(func() error {
+		if read().ResourceVersion == before {
+			return fmt.Errorf("nobody writes")
+		}
+		return w.wrote(string(pod.UID))
+	})
+}
+
 // wrote looks for an accepted write of a Pod in the object that all write.
 func (w *world) wrote(uid string) error {
 	object := &corev1.ConfigMap{}
@@ -162,6 +179,7 @@ func TestPartition(t *testing.T) {
 	shortest := time.Duration(-1)
 	for run := range number(t, "FENCE_RUNS", 1) {
 		began := w.now()
+		w.writesOn(active)
 		cut := nodes[active.Spec.NodeName]
 		for name := range nodes {
 			w.cordon(name, name == cut.Name())

@@ -62,6 +62,33 @@ var casesInTurn = []struct {
 		}
 		c.one(objects, c.startAll(objects, plain))
 	}},
+	{"A06 stale watch", func(c *stage) {
+		proxy := kit.NewAPIProxy(c.t, c.cp)
+		stale := c.start(guardConfig{proxy: proxy, args: caseArgs})
+		// From here on it hears of no change for longer than the case takes.
+		proxy.DelayWatches(time.Hour)
+		held := c.hold("mc")
+		defer c.all.point()
+		c.balancer.point(stale.webhook)
+		for i, err := range c.startAll([]client.Object{statefulSet(c.namespace, "second"), statefulSet(c.namespace, "third")}, plain) {
+			if refused(c.t, err, decide.RuleSecondWorkload, c.holder()); i == 0 {
+				c.instances(1)
+			}
+		}
+		// Nor does it know that the slot is free again.
+		if err := c.first().Delete(c.ctx(), held); err != nil {
+			c.t.Fatal(err)
+		}
+		objects := []client.Object{statefulSet(c.namespace, "fourth"), statefulSet(c.namespace, "fifth")}
+		c.eventually(func() error {
+			policy := c.policy()
+			if policy.Status.Holder != nil {
+				return fmt.Errorf("holder is %+v", policy.Status.Holder)
+			}
+			return nil
+		})
+		c.one(objects, c.startAll(objects, plain))
+	}},
 	{"A08 stale-cache retry", func(c *stage) {
 		held := c.hold("mc")
 		const writes = 20

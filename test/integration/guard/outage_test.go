@@ -1,11 +1,13 @@
 package guard_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -49,12 +51,14 @@ func TestGuardsKilled(t *testing.T) {
 			t.Fatalf("API server %d: a second workload was let in", server)
 		}
 	}
-	s.strangers(namespace, "after")
-
-	if err := s.admin().Delete(s.ctx(), pod(namespace, "mc-0", ""), client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
-	s.awaitPod(namespace, "mc-0", first)
+	t.Run("E01 guard down, stranger", func(t *testing.T) { s.at(t).strangers(namespace, "after") })
+	t.Run("E02 guard down, own Pod", func(t *testing.T) {
+		down := s.at(t)
+		if err := down.admin().Delete(down.ctx(), pod(namespace, "mc-0", ""), client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+		down.awaitPod(namespace, "mc-0", first)
+	})
 
 	// Back again, it goes on where it was.
 	s.start(guardConfig{})
@@ -130,6 +134,86 @@ func TestGuardsHang(t *testing.T) {
 		refused(t, err, "second-workload", namespace+"/mc")
 		return nil
 	})
+}
+
+// TestRollingUpgrade replaces each guard by a new one, as a Deployment does, while
+// it is asked up to 200 times a second: E06.
+func TestRollingUpgrade(t *testing.T) {
+	s := install(t, 2, webhookOnly)
+	namespace := s.namespace("upgrade")
+	if err := s.admin().Create(s.ctx(), statefulSet(namespace, "mc")); err != nil {
+		t.Fatal(err)
+	}
+	s.phase(guardv1alpha1.HolderBound)
+
+	const (
+		each = time.Second / 200
+		// atOnce bounds what waits for an answer: what a slow machine cannot do in time
+		// says nothing about the guards.
+		atOnce = 16
+	)
+	ctx, stop := context.WithCancel(s.ctx())
+	defer stop()
+	var (
+		load   sync.WaitGroup
+		asked  atomic.Int64
+		failed = make(chan error, 1)
+	)
+	begun := time.Now()
+	load.Go(func() {
+		tick := time.NewTicker(each)
+		defer tick.Stop()
+		waiting := make(chan struct{}, atOnce)
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			waiting <- struct{}{}
+			load.Go(func() {
+				defer func() { <-waiting }()
+				err := s.admins[i%len(s.admins)].Create(s.ctx(), deployment(namespace, "second"), client.DryRunAll)
+				asked.Add(1)
+				if !apierrors.IsForbidden(err) {
+					select {
+					case failed <- err:
+					default:
+					}
+				}
+			})
+		}
+	})
+	answered := func(n int64) {
+		t.Helper()
+		s.eventually(func() error {
+			if got := asked.Load(); got < n {
+				return fmt.Errorf("%d requests were answered, want %d", got, n)
+			}
+			return nil
+		})
+	}
+	for _, old := range slices.Clone(s.guards) {
+		answered(asked.Load() + 100)
+		s.balancer.add(s.start(guardConfig{server: old.config.server}).webhook)
+		s.balancer.drop(old.webhook)
+		if err := old.process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		<-old.process.Done()
+		if status, _ := old.process.Status(); status.Code != 0 {
+			t.Errorf("the old guard ended with %s", status)
+		}
+	}
+	answered(asked.Load() + 100)
+	stop()
+	load.Wait()
+	select {
+	case err := <-failed:
+		t.Fatalf("of %d requests one got %v, want a refusal", asked.Load(), err)
+	default:
+		t.Logf("%d requests were answered, %.0f a second, none failed", asked.Load(), float64(asked.Load())/time.Since(begun).Seconds())
+	}
 }
 
 // awaitPod waits for a Pod that is not the one of uid.

@@ -34,7 +34,7 @@ func refused(t testing.TB, err error, rule decide.Rule, holder string) {
 func TestRules(t *testing.T) {
 	s := install(t, 2, webhookOnly)
 	namespace := s.namespace("rules")
-	admin, other := s.admins[0], s.admins[1]
+	admin, other := s.admins[0], s.admins[len(s.admins)-1]
 	holder := namespace + "/first"
 
 	refused(t, admin.Create(s.ctx(), deployment(namespace, "early")), decide.RuleWorkloadKind, "the slot is free")

@@ -183,14 +183,16 @@ func TestMalformedReviewOverTLS(t *testing.T) {
 	s := prepare(t)
 	g := s.start(guardConfig{})
 	for name, body := range map[string]string{"empty": "", "not JSON": "{", "no request": `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`} {
-		response, err := s.httpClient().Post("https://"+g.webhook+"/validate", "application/json", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = response.Body.Close()
-		if response.StatusCode != http.StatusBadRequest {
-			t.Errorf("%s: got %s", name, response.Status)
-		}
+		t.Run("E19 "+name, func(t *testing.T) {
+			response, err := s.httpClient().Post("https://"+g.webhook+"/validate", "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if response.StatusCode != http.StatusBadRequest {
+				t.Errorf("got %s", response.Status)
+			}
+		})
 	}
 	if records := s.records(); len(records) != 0 {
 		t.Fatalf("left records: %+v", records)

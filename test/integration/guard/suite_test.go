@@ -75,6 +75,8 @@ type guard struct {
 type guardConfig struct {
 	server int
 	args   []string
+	// proxy, if set, is the way to the API server.
+	proxy *kit.APIProxy
 	// stdout, if set, is the program's standard output itself, without the kit in
 	// between.
 	stdout *os.File
@@ -274,7 +276,11 @@ func (s *suite) launch(config guardConfig) *guard {
 	}
 	name := fmt.Sprintf("guard-%d", len(s.guards))
 	kubeconfig := filepath.Join(s.dir, name+".kubeconfig")
-	if err := kit.WriteKubeconfig(kubeconfig, s.cp.At(config.server, token)); err != nil {
+	api := s.cp.At(config.server, token)
+	if config.proxy != nil {
+		api = config.proxy.Through(api)
+	}
+	if err := kit.WriteKubeconfig(kubeconfig, api); err != nil {
 		s.t.Fatal(err)
 	}
 	ports := make([]string, 3)
