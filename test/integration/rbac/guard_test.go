@@ -220,6 +220,11 @@ func (w *watchman) policy(check func(*guardv1alpha1.SingletonPolicy) error) {
 	})
 }
 
+// rare are rights that the scenario cannot make the guard use.
+var rare = map[string]string{
+	"patch events.events.k8s.io": "client-go counts up an event that is told twice of one version of the policy; each finding makes another version, so it takes a status that could not be written in between",
+}
+
 // TestGuard has the guard do all that it does, with the role that is shipped.
 func TestGuard(t *testing.T) {
 	cp := kit.Shared(t)
@@ -295,8 +300,7 @@ func TestGuard(t *testing.T) {
 		ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: "one"},
 	}))
 
-	// What is found, and gone again, is written into the report each time. Of what is
-	// found at once there is one event, which counts.
+	// What is found, and gone again, is written into the report each time.
 	rendered := objects[0].(*admissionregistrationv1.ValidatingWebhookConfiguration).Webhooks
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	change := func(weaken bool) {
@@ -340,5 +344,5 @@ func TestGuard(t *testing.T) {
 	w.must(err)
 	asked, refused, err := begun.calls(userOf(guardAccount))
 	w.must(err)
-	compare(t, rights, asked, refused, map[string]string{})
+	compare(t, rights, asked, refused, rare)
 }
