@@ -442,7 +442,10 @@ func testKustomizations(l *lab) {
 			}
 			l.step("apply")
 			l.kubectl("apply", "--server-side", "-k", "config/crd")
-			l.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+			l.eventually(func() error {
+				_, err := l.cluster.Kubectl.Run(t.Context(), "get", "singletonpolicies,compositecontrollers,decoratorcontrollers")
+				return err
+			})
 			l.kubectl("apply", "--server-side", "-f", l.file(l.localForm(objects, bundle)))
 			if folders[folder] {
 				l.kubectl("rollout", "status", "-n", guardNamespace, "deployment/metacontroller-guard", "--timeout="+waitLimit.String())
