@@ -102,9 +102,11 @@ func start(t *testing.T) *world {
 	}
 	w.hooks.Handle("/sync", greet)
 	w.must(c.ApplyFolder(t.Context(), "config/crd"))
-	demo, err := os.ReadFile(filepath.Join(c.Root, "test", "local", "manifests", "hook", "crd.yaml"))
-	w.must(err)
-	w.must(c.Apply(t.Context(), demo))
+	for _, file := range []string{"crd.yaml", "rbac.yaml"} {
+		demo, err := os.ReadFile(filepath.Join(c.Root, "test", "local", "manifests", "hook", file))
+		w.must(err)
+		w.must(c.Apply(t.Context(), demo))
+	}
 	w.must(c.Apply(t.Context(), w.file("parents.yaml")))
 	return w
 }
