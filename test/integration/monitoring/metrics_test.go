@@ -294,8 +294,19 @@ func (w *world) commands() {
 	}
 }
 
-// controllerManifest has every hook there is.
+// controllerManifest has every hook there is, and what "controller rbac" prints for
+// them.
 const controllerManifest = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: metacontroller-measured
+  labels: {rbac.metacontroller.io/aggregate-to-metacontroller: "true"}
+rules:
+- {apiGroups: [demo.metacontroller.io], resources: [greetings], verbs: [get, list, watch, patch]}
+- {apiGroups: [demo.metacontroller.io], resources: [greetings/status, greetings/finalizers], verbs: [update]}
+- {apiGroups: [""], resources: [configmaps], verbs: [list, watch, create, delete]}
+---
 apiVersion: metacontroller.k8s.io/v1alpha1
 kind: CompositeController
 metadata: {name: measured}
@@ -343,7 +354,7 @@ func (w *world) sync() {
 	w.kubectl("delete", "greeting", "measured", "--timeout="+waitLimit.String())
 }
 
-// crd is that of the demo, with the rights for it.
+// crd is that of the demo.
 func crd(w *world) string {
 	return string(read(w.T, filepath.Join("test/local/manifests/hook", "crd.yaml")))
 }
