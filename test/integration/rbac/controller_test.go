@@ -486,6 +486,7 @@ func TestController(t *testing.T) {
 	w.applyControllers()
 	first := w.start()
 	w.drive("one-")
+	w.renewed()
 	if code := first.Stop(); code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
@@ -510,6 +511,7 @@ func TestController(t *testing.T) {
 	})
 	w.drift("one-p")
 	w.drive("two-")
+	w.renewed()
 	check(begun)
 
 	// What is printed for what is installed is the same.
@@ -539,15 +541,42 @@ func (w *world) rules() []string {
 
 func (w *world) adminKubeconfig() string { return w.cp.Kubeconfig(0) }
 
-// dropLeases has the next controller make them.
-func (w *world) dropLeases() {
-	w.Helper()
+// leases are those that the controller holds.
+func leases() []*unstructured.Unstructured {
+	var all []*unstructured.Unstructured
 	for _, namespace := range []string{singleton.DefaultNamespace, kit.ControllerNamespace} {
 		u := &unstructured.Unstructured{}
 		u.SetGroupVersionKind(schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"})
 		u.SetNamespace(namespace)
 		u.SetName(singleton.DefaultName)
-		w.must(w.client.Delete(w.Context(), u))
+		all = append(all, u)
+	}
+	return all
+}
+
+// dropLeases has the next controller make them.
+func (w *world) dropLeases() {
+	w.Helper()
+	for _, lease := range leases() {
+		w.must(w.client.Delete(w.Context(), lease))
+	}
+}
+
+// renewed waits until the controller has renewed its leases.
+func (w *world) renewed() {
+	w.Helper()
+	for _, lease := range leases() {
+		w.must(w.client.Get(w.Context(), client.ObjectKeyFromObject(lease), lease))
+		before := lease.GetResourceVersion()
+		w.eventually(func() error {
+			if err := w.client.Get(w.Context(), client.ObjectKeyFromObject(lease), lease); err != nil {
+				return err
+			}
+			if lease.GetResourceVersion() == before {
+				return fmt.Errorf("Lease %s/%s is not renewed", lease.GetNamespace(), lease.GetName())
+			}
+			return nil
+		})
 	}
 }
 
