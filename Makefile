@@ -91,6 +91,10 @@ FAULT_KILLS ?= 50
 test-faults: controlplane ## The long form of the fault suite: FAULT_KILLS kills, outages of 30 s and more; FAULT_SEED repeats one
 	FAULT_LONG=1 FAULT_KILLS=$(FAULT_KILLS) $(GO) test -count 1 -timeout 90m -v ./test/integration/faults
 
+.PHONY: test-guard
+test-guard: controlplane ## The long form of the guard suite: 1000 rounds of the race, the concurrency cases on one API server and on two
+	GUARD_LONG=1 GUARD_RACE_ROUNDS=1000 $(GO) test -count 1 -timeout 60m -v ./test/integration/guard
+
 .PHONY: test-tls
 test-tls: controlplane ## The long form of the TLS suite: more renewals
 	TLS_LONG=1 $(GO) test -count 1 -timeout 15m -v ./test/integration/tls
@@ -118,8 +122,12 @@ chart-test: controlplane ## Build Helm and test the chart with it: lint, golden 
 	CHART_LONG=1 $(GO) test -count 1 -timeout 60m -v ./test/chart
 
 .PHONY: monitoring-test
-monitoring-test: controlplane ## Build promtool and check the alerts with it, with their unit tests; make test parses them and looks at the real metrics
+monitoring-test: controlplane ## Build promtool and check the alerts with it, with their unit tests; look for each metric in those of the real programs; make test parses them
 	MONITORING_LONG=1 $(GO) test -count 1 -timeout 60m -v ./test/integration/monitoring
+
+.PHONY: migrate-test
+migrate-test: controlplane ## Go by docs/migrate.md in a local cluster: from the public Metacontroller's workload to ours and back
+	MIGRATE_LONG=1 $(GO) test -count 1 -timeout 30m -v ./test/integration/migrate
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME

@@ -31,6 +31,9 @@ const featureGates = "--feature-gates=StatefulSetRecreateStrategy=true"
 // for one and for two.
 const envAPIServers = "GUARD_API_SERVERS"
 
+// envLong is set by make test-guard: what takes long is done too.
+const envLong = "GUARD_LONG"
+
 func apiServers() int {
 	if n, err := strconv.Atoi(os.Getenv(envAPIServers)); err == nil && n > 0 {
 		return n

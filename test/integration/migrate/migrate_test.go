@@ -36,9 +36,15 @@ const (
 	other = "old"
 )
 
+// envLong is set by make migrate-test: a move and back takes minutes.
+const envLong = "MIGRATE_LONG"
+
 // TestMigrate goes by docs/migrate.md: from the public Metacontroller's workload to
 // ours and back, with the guard and without, and from two to one.
 func TestMigrate(t *testing.T) {
+	if os.Getenv(envLong) == "" {
+		t.Skip("make migrate-test does this")
+	}
 	w := start(t)
 	for _, step := range []struct {
 		name string

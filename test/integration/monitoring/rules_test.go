@@ -114,7 +114,7 @@ func run(ctx context.Context, t *testing.T, pkg string, args ...string) []byte {
 }
 
 // envLong is set by make monitoring-test: promtool takes minutes to build for the
-// first time.
+// first time, and a cluster with everything in it to start.
 const envLong = "MONITORING_LONG"
 
 // TestPromtool checks the rules, and runs their unit tests.
