@@ -217,8 +217,7 @@ func scaleVariables() []variable {
 	return append(vars,
 		variable{"violator", fmt.Sprintf("params.?status.?instances.orValue([]).exists(i, i.verdict == '%s' && i.namespace == request.namespace && has(i.owner) && %s)",
 			v1alpha1.InstanceViolation, made)},
-		variable{"rule", "object.?spec.?replicas.orValue(0) > 1 && object.?spec.?replicas.orValue(0) > oldObject.?spec.?replicas.orValue(0)" +
-			" && !variables.excepted && variables.violator ? 'scale-above-one' : ''"},
+		variable{"rule", "!variables.excepted && variables.violator ? 'scale-above-one' : ''"},
 		message(when{"true", "' + request.name + ' runs ' + variables.what + ', of which only one may run (holder: ' + variables.who + '); leave it"}),
 	)
 }

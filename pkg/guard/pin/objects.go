@@ -30,9 +30,11 @@ const AuditAnnotation = "rule"
 func Objects(o Options) []client.Object {
 	o = o.withDefaults()
 	objects := protect(o)
-	objects = append(objects, policy(o, PolicyName, podRules(), podVariables())...)
+	objects = append(objects, policy(o, PolicyName, podRules(), podVariables(),
+		// Nearly all Pods end here, after one look.
+		admissionregistrationv1.MatchCondition{Name: "could-be-an-instance", Expression: anyCouldBe("object.spec")})...)
 	objects = append(objects, policy(o, WorkloadPolicyName, workloadRules(), workloadVariables(), standBack())...)
-	objects = append(objects, policy(o, ScalePolicyName, scaleRules(), scaleVariables())...)
+	objects = append(objects, policy(o, ScalePolicyName, scaleRules(), scaleVariables(), raises())...)
 	exclude(objects, ScalePolicyName, askedAboutScale(o))
 	objects = append(objects, fence(o)...)
 	return append(objects, webhooks(o))
@@ -135,6 +137,12 @@ func standBack() admissionregistrationv1.MatchCondition {
 		Expression: fmt.Sprintf("!params.?status.?conditions.orValue([]).exists(c, c.type == '%s' && c.status == '%s')",
 			v1alpha1.ConditionEnforcing, metav1.ConditionTrue),
 	}
+}
+
+// raises leaves out what scales to one, to none, or down.
+func raises() admissionregistrationv1.MatchCondition {
+	return admissionregistrationv1.MatchCondition{Name: "raises-above-one",
+		Expression: "object.?spec.?replicas.orValue(0) > 1 && object.?spec.?replicas.orValue(0) > oldObject.?spec.?replicas.orValue(0)"}
 }
 
 func policy(o Options, name string, rules []admissionregistrationv1.RuleWithOperations, vars []variable, conditions ...admissionregistrationv1.MatchCondition) []client.Object {
@@ -263,8 +271,7 @@ func webhooks(o Options) client.Object {
 	}
 	all = append(all,
 		webhook(o, ScaleWebhook, admissionregistrationv1.Ignore, askedAboutScale(o),
-			admissionregistrationv1.MatchCondition{Name: "raises-above-one",
-				Expression: "object.?spec.?replicas.orValue(0) > 1 && object.?spec.?replicas.orValue(0) > oldObject.?spec.?replicas.orValue(0)"}),
+			raises()),
 		webhook(o, AutoscalersWebhook, admissionregistrationv1.Ignore,
 			[]admissionregistrationv1.RuleWithOperations{autoscalerRule()}, changed,
 			admissionregistrationv1.MatchCondition{Name: "scales-a-statefulset-above-one",

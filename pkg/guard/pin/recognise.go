@@ -110,7 +110,6 @@ func variables() words {
 // matchVariables builds, from the policy in params, the texts that package
 // identify builds in Go.
 func matchVariables() []variable {
-	list := func(field string) string { return "params.?spec.?match.?" + field + ".orValue([])" }
 	alternatives := func(list string, steps []identify.Replacement) string {
 		word := "p"
 		for _, s := range steps {
@@ -119,17 +118,17 @@ func matchVariables() []variable {
 		return list + ".map(p, " + word + ").join('|')"
 	}
 	images := func(field string) string {
-		return fmt.Sprintf("size(%s) == 0 ? '' : '%s' + %s + '%s'", list(field),
-			identify.ImageRegexpHead, alternatives(list(field), identify.ImageReplacements), identify.ImageRegexpTail)
+		return fmt.Sprintf("size(%s) == 0 ? '' : '%s' + %s + '%s'", matchList(field),
+			identify.ImageRegexpHead, alternatives(matchList(field), identify.ImageReplacements), identify.ImageRegexpTail)
 	}
 	name := alternatives("variables."+varNames, identify.CommandReplacements)
 	return []variable{
 		{varImages, images("images")},
 		// identify.ImageHint of each, then those that have no other one within.
-		{varHints, "[" + list("images") + ".map(p, p.substring(p.lastIndexOf('/') + 1).split('*')[0])]" +
+		{varHints, "[" + imageHints() + "]" +
 			".map(h, h.filter(t, !h.exists(o, o != t && t.contains(o))))[0]"},
 		{varExcludes, images("excludeImages")},
-		{varNames, list("commands")},
+		{varNames, matchList("commands")},
 		{varCommands, fmt.Sprintf("[%s].map(a, %s + a + %s + a + %s)[0]", name,
 			raw(identify.CommandRegexpHead), raw(identify.CommandRegexpMiddle), raw(identify.CommandRegexpTail))},
 	}
@@ -201,17 +200,47 @@ func suspected(podSpec string, w words) string {
 // true for all that could be one: nearly all containers of a cluster are
 // somebody else's.
 func instance(w words) string {
-	var hints, tests []string
+	var tests []string
+	if w.images != "" {
+		tests = append(tests, "("+matches("r", w.images, w.dynamic)+" && !r.matches("+raw(identify.BystanderRegexp)+"))")
+	}
+	if w.commands != "" {
+		tests = append(tests, commandLine(w)+".exists(l, "+w.names("l")+" && l.matches("+w.commands+"))")
+	}
+	return couldBe(w) + " && " + unlessExcluded(w, "("+strings.Join(tests, " || ")+")")
+}
+
+// couldBe is that test, for the container c.
+func couldBe(w words) string {
+	var hints []string
 	if w.images != "" {
 		hints = append(hints, w.hint(w.text("c", "image")+".lowerAscii()"))
-		tests = append(tests, "("+matches("r", w.images, w.dynamic)+" && !r.matches("+raw(identify.BystanderRegexp)+"))")
 	}
 	if w.commands != "" {
 		// Without a reference the name must stand in one token as it is.
 		hints = append(hints, tokens(w)+".exists(t, t.contains('$(') || "+w.names("t")+")")
-		tests = append(tests, commandLine(w)+".exists(l, "+w.names("l")+" && l.matches("+w.commands+"))")
 	}
-	return "(" + strings.Join(hints, " || ") + ") && " + unlessExcluded(w, "("+strings.Join(tests, " || ")+")")
+	return "(" + strings.Join(hints, " || ") + ")"
+}
+
+// anyCouldBe says of a Pod's spec whether a container of it passes that test, by
+// the policy in params. It is for a match condition, which has no variables: an API
+// server converts the object once for its match conditions, and once more for each
+// of the other parts of a policy.
+func anyCouldBe(podSpec string) string {
+	oneOf := func(list string) func(text string) string {
+		return func(text string) string { return list + ".exists(n, " + text + ".contains(n))" }
+	}
+	w := words{images: "i", commands: "m", hint: oneOf("i"), names: oneOf("m")}
+	return fmt.Sprintf("[%s].exists(i, [%s].exists(m, (%s).exists(c, %s)))", imageHints(), matchList("commands"), containersOf(podSpec), couldBe(w))
+}
+
+// matchList is a list of the match of the policy in params.
+func matchList(field string) string { return "params.?spec.?match.?" + field + ".orValue([])" }
+
+// imageHints is identify.ImageHint of each of the images.
+func imageHints() string {
+	return matchList("images") + ".map(p, p.substring(p.lastIndexOf('/') + 1).split('*')[0])"
 }
 
 // suspect says whether the container c has a sign of the commands.
