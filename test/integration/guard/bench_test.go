@@ -39,10 +39,12 @@ const (
 	benchDuration = 10 * time.Second
 
 	// benchBlocks is how often the guard is installed, and taken away again.
-	benchBlocks = 10
-	// benchBlock is how many Pods are made, and how often a Deployment is scaled,
-	// in each of the two states of a block.
-	benchBlock = 60
+	benchBlocks = 6
+	// benchWarm and benchBlock are how many Pods are made, and how often a Deployment
+	// is scaled, in each of the two states of a block: unmeasured, while API servers
+	// compile what was installed a moment ago and guards look at it, and then measured.
+	benchWarm  = 200
+	benchBlock = 200
 )
 
 // Targets of the contract.
@@ -269,7 +271,7 @@ func benchUnrelated(b *testing.B) []measured {
 				objects := s.installed()
 				defer s.remove(objects)
 			}
-			for i := range benchBlock + 5 {
+			for i := range benchWarm + benchBlock {
 				created := pod(namespace, fmt.Sprintf("p%d-%d", block, i), strangerImage)
 				created.Spec.SchedulerName = "none"
 				pods := s.timed(func() error { return s.admin().Create(s.ctx(), created) })
@@ -278,7 +280,7 @@ func benchUnrelated(b *testing.B) []measured {
 				scales := s.timed(func() error {
 					return s.admin().SubResource("scale").Update(s.ctx(), scaled.DeepCopy(), client.WithSubResourceBody(scale))
 				})
-				if i >= 5 { // The first warm up.
+				if i >= benchWarm {
 					times["pods "+state] = append(times["pods "+state], pods)
 					key := "raise "
 					if i%2 == 0 {
