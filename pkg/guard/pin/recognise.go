@@ -83,6 +83,12 @@ func shortest(words []string) []string {
 	return out
 }
 
+// oneOf is the test whether a text has one of the words of a list, which is an
+// expression too.
+func oneOf(list string) func(text string) string {
+	return func(text string) string { return list + ".exists(n, " + text + ".contains(n))" }
+}
+
 // The variables that hold a policy's match.
 const (
 	varImages   = "images"
@@ -94,15 +100,12 @@ const (
 
 // variables reads the match from the variables that matchVariables declares.
 func variables() words {
-	oneOf := func(list string) func(text string) string {
-		return func(text string) string { return "variables." + list + ".exists(n, " + text + ".contains(n))" }
-	}
 	return words{
 		images:   "variables." + varImages,
 		excludes: "variables." + varExcludes,
 		commands: "variables." + varCommands,
-		hint:     oneOf(varHints),
-		names:    oneOf(varNames),
+		hint:     oneOf("variables." + varHints),
+		names:    oneOf("variables." + varNames),
 		dynamic:  true,
 	}
 }
@@ -228,9 +231,6 @@ func couldBe(w words) string {
 // server converts the object once for its match conditions, and once more for each
 // of the other parts of a policy.
 func anyCouldBe(podSpec string) string {
-	oneOf := func(list string) func(text string) string {
-		return func(text string) string { return list + ".exists(n, " + text + ".contains(n))" }
-	}
 	w := words{images: "i", commands: "m", hint: oneOf("i"), names: oneOf("m")}
 	return fmt.Sprintf("[%s].exists(i, [%s].exists(m, (%s).exists(c, %s)))", imageHints(), matchList("commands"), containersOf(podSpec), couldBe(w))
 }
